@@ -1,0 +1,1 @@
+"""Plain values: settings, Celery configuration and logging. Imports nothing of ours."""

@@ -1,0 +1,1 @@
+"""Celery entry points: translate a message into one step, return."""

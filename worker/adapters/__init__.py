@@ -1,0 +1,1 @@
+"""The outside made real: providers, verifiers, the CMS, keys and the queue."""

@@ -1,0 +1,1 @@
+"""The `locseal` command: translates arguments, prints results, returns exit codes."""

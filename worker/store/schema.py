@@ -1,0 +1,362 @@
+"""The whole schema on one page. Rules live in `domain`; transitions in `leases`; nothing here executes.
+
+Times are float seconds since the epoch by the database's clock and end in `_at`. Documents are stored as the exact
+canonical text that was hashed and signed, never as a database JSON type. Columns that the row checks of the state
+machine judge carry no CHECK constraint: a damaged row must be readable, so that it can be refused and left as it is.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+metadata = MetaData()
+
+# A row that may be claimed once it is due. Every partial index and every claim uses this text, so they match.
+DUE = "status IN ('pending', 'retry_wait')"
+LEASED = "status = 'leased'"
+OPEN_OR_ACKNOWLEDGED = "status IN ('pending', 'leased', 'retry_wait', 'succeeded')"
+
+AUTO_ID = BigInteger().with_variant(Integer, "sqlite")
+
+
+def lease_columns() -> list[Column[object]]:
+    """Return fresh columns of the bounded-attempt machine (SPEC section 4), shared by all leased tables."""
+    return [
+        Column("status", String, nullable=False),
+        Column("attempts", Integer, nullable=False),
+        Column("max_attempts", Integer, nullable=False),
+        Column("next_attempt_at", Float, nullable=False),
+        Column("lease_owner", String),
+        Column("lease_token", String),
+        Column("lease_expires_at", Float),
+        Column("last_error_code", String),
+        Column("created_at", Float, nullable=False),
+        Column("updated_at", Float, nullable=False),
+    ]
+
+
+# --- intake ---------------------------------------------------------------------------------------------------------
+
+submissions = Table(
+    "submissions",  # accepted documents, exactly as they came, for auditors; one row per document
+    metadata,
+    Column("document_sha256", String, primary_key=True),
+    Column("kind", String, nullable=False),  # release | withdrawal | evidence
+    Column("site_id", String, nullable=False),
+    Column("event_id", String, nullable=False),
+    Column("kid", String, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("accepted_at", Float, nullable=False),
+    Index("submissions_by_event", "event_id"),
+)
+
+rejections = Table(
+    "rejections",  # what intake refused; the body only where the settings say so
+    metadata,
+    Column("rejection_id", AUTO_ID, primary_key=True, autoincrement=True),
+    Column("document_sha256", String, nullable=False),  # of the message bytes as they came
+    Column("size_bytes", Integer, nullable=False),
+    Column("message", String, nullable=False),  # the wire name it came by
+    Column("code", String, nullable=False),
+    Column("path", String, nullable=False),
+    Column("body", Text),
+    Column("times", Integer, nullable=False),
+    Column("first_at", Float, nullable=False),
+    Column("last_at", Float, nullable=False),
+    UniqueConstraint("document_sha256", "code", "path", name="rejections_once"),
+    Index("rejections_by_time", "last_at", "rejection_id"),
+)
+
+sources = Table(
+    "sources",  # one row per source text of a site; its lock orders intake against the delivery's claim
+    metadata,
+    Column("site_id", String, nullable=False),
+    Column("source_id", String, nullable=False),
+    Column("created_at", Float, nullable=False),
+    PrimaryKeyConstraint("site_id", "source_id"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("event_id", String, primary_key=True),
+    Column("site_id", String, nullable=False),
+    Column("website_version", String, nullable=False),
+    Column("source_id", String, nullable=False),
+    Column("source_sequence", BigInteger, nullable=False),
+    Column("plan_id", String, nullable=False),
+    Column("event_sha256", String, nullable=False),
+    Column("document", Text, nullable=False),  # canonical change event, source text included
+    Column("state", String, nullable=False),  # open | delivered | superseded | withdrawn
+    Column("superseded_by", String),  # the newer event's id
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("last_woken_at", Float),
+    UniqueConstraint("site_id", "source_id", "source_sequence", name="events_sequence_once"),
+    Index("events_by_plan", "plan_id"),
+    Index("events_by_version", "site_id", "website_version"),
+    Index("events_by_creation", "created_at", "event_id"),
+    Index(
+        "events_open",
+        "last_woken_at",
+        "event_id",
+        postgresql_where=text("state = 'open'"),
+        sqlite_where=text("state = 'open'"),
+    ),
+)
+
+withdrawals = Table(
+    "withdrawals",  # kept even when they overtake their event
+    metadata,
+    Column("event_id", String, primary_key=True),
+    Column("site_id", String, nullable=False),
+    Column("document_sha256", String, nullable=False),
+    Column("received_at", Float, nullable=False),
+    Column("applied_at", Float),
+)
+
+plan_jobs = Table(
+    "plan_jobs",
+    metadata,
+    Column("plan_id", String, nullable=False),
+    Column("job_id", String, nullable=False),
+    Column("target_locale", String, nullable=False),
+    PrimaryKeyConstraint("plan_id", "job_id"),
+    Index("plan_jobs_by_job", "job_id"),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("job_id", String, primary_key=True),
+    Column("site_id", String, nullable=False),
+    Column("target_locale", String, nullable=False),
+    Column("current_result_sha256", String),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+)
+
+results = Table(
+    "results",
+    metadata,
+    Column("job_id", String, nullable=False),
+    Column("result_sha256", String, nullable=False),
+    Column("target_sha256", String, nullable=False),
+    Column("document", Text, nullable=False),  # canonical result without `replaces`, candidate included
+    Column("created_at", Float, nullable=False),
+    Column("replaced_at", Float),
+    PrimaryKeyConstraint("job_id", "result_sha256"),
+)
+
+# --- evidence and approval ------------------------------------------------------------------------------------------
+
+evidence = Table(
+    "evidence",  # one row per (event, plan, job, result, revision): the right to ask for evidence, bounded
+    metadata,
+    Column("request_id", String, primary_key=True),
+    Column("event_id", String, nullable=False),
+    Column("plan_id", String, nullable=False),
+    Column("job_id", String, nullable=False),
+    Column("result_sha256", String, nullable=False),
+    Column("evidence_revision", String, nullable=False),
+    *lease_columns(),
+    Column("site_id", String),  # fair share; null on rows that only the store's own surface made
+    Column("provider", String),  # the review route of the site's policy; null likewise
+    Column("last_woken_at", Float),
+    UniqueConstraint(
+        "event_id", "plan_id", "job_id", "result_sha256", "evidence_revision", name="evidence_binding_once"
+    ),
+    Index("evidence_by_event", "event_id", "created_at", "request_id"),
+    Index("evidence_by_job", "job_id"),
+    Index(
+        "evidence_due_by_site",
+        "site_id",
+        "next_attempt_at",
+        "created_at",
+        "request_id",
+        postgresql_where=text(DUE),
+        sqlite_where=text(DUE),
+    ),
+    Index(
+        "evidence_due",
+        "next_attempt_at",
+        "created_at",
+        "request_id",
+        postgresql_where=text(DUE),
+        sqlite_where=text(DUE),
+    ),
+    Index(
+        "evidence_leased",
+        "lease_expires_at",
+        "site_id",
+        postgresql_where=text(LEASED),
+        sqlite_where=text(LEASED),
+    ),
+)
+
+evidence_history = Table(
+    "evidence_history",  # rows of a replaced result, outside claim, mark_approved and statuses
+    metadata,
+    Column("history_id", AUTO_ID, primary_key=True, autoincrement=True),
+    Column("request_id", String, nullable=False),
+    Column("job_id", String, nullable=False),
+    Column("moved_at", Float, nullable=False),
+    Column("row_json", Text, nullable=False),
+    Index("evidence_history_by_job", "job_id"),
+)
+
+setbacks = Table(
+    "setbacks",  # every attempt that ended in anything but success; appended, never changed
+    metadata,
+    Column("setback_id", AUTO_ID, primary_key=True, autoincrement=True),
+    Column("subject", String, nullable=False),  # evidence | delivery
+    Column("subject_id", String, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("lease_owner", String),
+    Column("outcome", String, nullable=False),  # retry_wait | failed | released
+    Column("code", String, nullable=False),
+    Column("retry_after_seconds", Float),  # the wait the other side asked for
+    Column("ended_at", Float, nullable=False),
+    Index("setbacks_by_subject", "subject", "subject_id", "setback_id"),
+)
+
+receipts = Table(
+    "receipts",  # the proofs behind each approval, kept for auditors
+    metadata,
+    Column("request_id", String, nullable=False),
+    Column("purpose", String, nullable=False),  # quality | human | independent
+    Column("receipt", Text, nullable=False),
+    Column("receipt_sha256", String, nullable=False),
+    Column("kid", String),
+    Column("binding", Text, nullable=False),  # the canonical binding it was verified for
+    Column("verified_at", Float, nullable=False),
+    PrimaryKeyConstraint("request_id", "purpose"),
+)
+
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("approval_id", String, primary_key=True),
+    Column("job_id", String, nullable=False),
+    Column("site_id", String, nullable=False),
+    Column("result_sha256", String, nullable=False),
+    Column("target_sha256", String, nullable=False),
+    Column("request_id", String, nullable=False, unique=True),
+    Column("policy_sha256", String, nullable=False),
+    Column("approved_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Column("revoked_at", Float),
+    Column("revoked_reason", String),
+    Column("document", Text, nullable=False),  # canonical approval
+    Column("signature", Text, nullable=False),
+    Column("kid", String, nullable=False),
+    Index("approvals_by_job", "job_id", "expires_at"),
+    Index("approvals_by_expiry", "expires_at", "approval_id"),
+)
+
+public_keys = Table(
+    "public_keys",  # every public key that was ever used to trust something, for auditors
+    metadata,
+    Column("purpose", String, nullable=False),
+    Column("kid", String, nullable=False),
+    Column("thumbprint", String, nullable=False),
+    Column("jwk", Text, nullable=False),
+    Column("first_seen_at", Float, nullable=False),
+    PrimaryKeyConstraint("purpose", "kid", "thumbprint"),
+)
+
+# --- delivery -------------------------------------------------------------------------------------------------------
+
+deliveries = Table(
+    "deliveries",  # the signed outbox; what is stored here is what is sent, byte for byte
+    metadata,
+    Column("delivery_id", String, primary_key=True),
+    Column("event_id", String, nullable=False),
+    Column("site_id", String, nullable=False),
+    Column("source_id", String, nullable=False),
+    Column("source_sequence", BigInteger, nullable=False),
+    Column("plan_id", String, nullable=False),
+    Column("payload", Text, nullable=False),  # canonical publication, texts included
+    Column("payload_sha256", String, nullable=False),
+    Column("signature", Text, nullable=False),
+    Column("kid", String, nullable=False),
+    *lease_columns(),
+    Column("in_doubt", Boolean, nullable=False),  # sent, but no verified answer
+    Column("sent_at", Float),  # when the last send was begun
+    Column("doubt_since_at", Float),  # when the present doubt began
+    Column("lookups", Integer, nullable=False),
+    Column("acknowledged_at", Float),
+    Column("last_woken_at", Float),
+    Index(
+        "deliveries_one_per_event",
+        "event_id",
+        unique=True,
+        postgresql_where=text(OPEN_OR_ACKNOWLEDGED),
+        sqlite_where=text(OPEN_OR_ACKNOWLEDGED),
+    ),
+    Index("deliveries_by_event", "event_id", "created_at"),
+    Index("deliveries_by_source", "site_id", "source_id", "source_sequence"),
+    Index(
+        "deliveries_due",
+        "next_attempt_at",
+        "created_at",
+        "delivery_id",
+        postgresql_where=text(DUE),
+        sqlite_where=text(DUE),
+    ),
+    Index(
+        "deliveries_leased",
+        "lease_expires_at",
+        postgresql_where=text(LEASED),
+        sqlite_where=text(LEASED),
+    ),
+)
+
+delivery_answers = Table(
+    "delivery_answers",  # signed acknowledgements, signed look-up answers, the operator's word; appended only
+    metadata,
+    Column("answer_id", AUTO_ID, primary_key=True, autoincrement=True),
+    Column("delivery_id", String, nullable=False),
+    Column("kind", String, nullable=False),  # acknowledgement | lookup | operator
+    Column("outcome", String, nullable=False),  # accepted | absent | closed
+    Column("nonce", String),
+    Column("document", Text, nullable=False),  # canonical answer, or the operator's statement
+    Column("signature", Text),
+    Column("kid", String),
+    Column("answered_at", Float, nullable=False),
+    Index("delivery_answers_by_delivery", "delivery_id", "answer_id"),
+)
+
+# --- the sweeper ----------------------------------------------------------------------------------------------------
+
+sweeps = Table(
+    "sweeps",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("swept_at", Float, nullable=False),
+)
+
+# The read-only face that producers may query: one row per document ever received.
+SUBMISSION_STATUS = """
+CREATE VIEW submission_status AS
+SELECT document_sha256, 'accepted' AS state, NULL AS code, accepted_at AS at FROM submissions
+UNION ALL
+SELECT r.document_sha256, 'rejected' AS state, r.code AS code, r.last_at AS at FROM rejections r
+WHERE NOT EXISTS (SELECT 1 FROM submissions s WHERE s.document_sha256 = r.document_sha256)
+  AND NOT EXISTS (SELECT 1 FROM rejections n WHERE n.document_sha256 = r.document_sha256
+                  AND (n.last_at > r.last_at OR (n.last_at = r.last_at AND n.rejection_id > r.rejection_id)))
+"""
