@@ -120,13 +120,14 @@ events = Table(
 )
 
 withdrawals = Table(
-    "withdrawals",  # kept even when they overtake their event
+    "withdrawals",  # kept even when they overtake their event; per site, so that no site's word shadows another's
     metadata,
-    Column("event_id", String, primary_key=True),
+    Column("event_id", String, nullable=False),
     Column("site_id", String, nullable=False),
     Column("document_sha256", String, nullable=False),
     Column("received_at", Float, nullable=False),
     Column("applied_at", Float),
+    PrimaryKeyConstraint("event_id", "site_id"),
 )
 
 plan_jobs = Table(
