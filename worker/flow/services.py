@@ -6,9 +6,10 @@ loopback servers. Adapters satisfy the protocols by shape; they import nothing f
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Engine
@@ -18,6 +19,7 @@ from worker.domain.evidence import EvidenceRequest, NotYet
 from worker.domain.policy import SitePolicy
 from worker.domain.receipt import ReceiptBinding, VerifiedReceipt
 from worker.domain.signature import SignedDocument, TrustSet
+from worker.flow.collecting import Collecting
 
 T = TypeVar("T")
 
@@ -131,8 +133,11 @@ class Services:
     deadlines: Deadlines
     batch_rows: int = 50  # most rows one claim takes
     concurrent_calls: int = 50  # most provider calls in flight in this process
+    evidence_lease_seconds: float = 300.0  # one claim takes rows of many sites under one lease length
     keep_rejected_bodies: bool = False
     now: Callable[[], float | None] = database_clock  # a fixed time for tests and tools
+    monotonic: Callable[[], float] = time.monotonic  # this process's own clock, for the operation guard alone
     jitter: Callable[[], float] = no_jitter  # fraction of the back-off added on top, 0 to 0.5
     checkpoint: Callable[[str], None] = no_checkpoint
     draining: Callable[[], bool] = lambda: False  # true once the process was asked to stop
+    collecting: Collecting = field(default_factory=Collecting)  # one collector at a time in this process
