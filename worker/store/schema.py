@@ -29,6 +29,11 @@ metadata = MetaData()
 DUE = "status IN ('pending', 'retry_wait')"
 LEASED = "status = 'leased'"
 OPEN_OR_ACKNOWLEDGED = "status IN ('pending', 'leased', 'retry_wait', 'succeeded')"
+# A delivery whose bytes may be at the CMS without our knowing; no newer delivery of its source may be claimed.
+UNSETTLED = "(status = 'leased' OR in_doubt OR last_error_code = 'cms.outcome_unknown')"
+# When a delivery last became due or was last woken, whichever came later: a sweep takes the oldest first, so that
+# rows which stay unclaimable (guided, waiting for an older one) take turns with the others.
+WAKE_ORDER = "(CASE WHEN last_woken_at > next_attempt_at THEN last_woken_at ELSE next_attempt_at END)"
 
 AUTO_ID = BigInteger().with_variant(Integer, "sqlite")
 
@@ -111,8 +116,7 @@ events = Table(
     Index("events_by_version", "site_id", "website_version"),
     Index("events_by_creation", "created_at", "event_id"),
     Index(
-        "events_open",
-        "last_woken_at",
+        "events_open",  # the readiness walk of the sweeper goes round it by id
         "event_id",
         postgresql_where=text("state = 'open'"),
         sqlite_where=text("state = 'open'"),
@@ -325,6 +329,42 @@ deliveries = Table(
         postgresql_where=text(LEASED),
         sqlite_where=text(LEASED),
     ),
+    Index(
+        "deliveries_unsettled",
+        "site_id",
+        "source_id",
+        "source_sequence",
+        postgresql_where=text(UNSETTLED),
+        sqlite_where=text(UNSETTLED),
+    ),
+    Index(
+        "deliveries_wakes",
+        text(WAKE_ORDER),
+        "delivery_id",
+        postgresql_where=text(DUE),
+        sqlite_where=text(DUE),
+    ),
+)
+
+delivery_history = Table(
+    "delivery_history",  # failed rows that an operator's retry followed with the very same bytes
+    metadata,
+    Column("history_id", AUTO_ID, primary_key=True, autoincrement=True),
+    Column("delivery_id", String, nullable=False),
+    Column("event_id", String, nullable=False),
+    Column("moved_at", Float, nullable=False),
+    Column("row_json", Text, nullable=False),  # without the payload, which the successor holds
+    Index("delivery_history_by_event", "event_id", "history_id"),
+)
+
+delivery_permits = Table(
+    "delivery_permits",  # a guided site's delivery is sent only while a release run's step permits it
+    metadata,
+    Column("delivery_id", String, primary_key=True),
+    Column("run_id", String, nullable=False),
+    Column("attempt_id", String, nullable=False),
+    Column("granted_at", Float, nullable=False),
+    Index("delivery_permits_by_run", "run_id", "attempt_id"),
 )
 
 delivery_answers = Table(
@@ -349,6 +389,7 @@ sweeps = Table(
     metadata,
     Column("name", String, primary_key=True),
     Column("swept_at", Float, nullable=False),
+    Column("cursor", String),  # where the walk over the open events goes on
 )
 
 # The read-only face that producers may query: one row per document ever received.
