@@ -58,6 +58,10 @@ class PublicKey:
     thumbprint: str  # RFC 7638, of the public key alone
     key: Ed25519PublicKey = field(repr=False, compare=False)  # parsed once; verifying never parses again
 
+    def raw(self) -> bytes:
+        """Return the 32 bytes of the public key."""
+        return self.key.public_bytes_raw()
+
     def speaks_for(self, site_id: str) -> bool:
         """Tell whether this key may speak for a site."""
         return self.sites is not None and site_id in self.sites

@@ -70,6 +70,12 @@ class SignedDocument:
         """The key id that the signature names; `Invalid` when it names none. Not yet verified."""
         return _header(_parts(self.signature), "signature.invalid")["kid"]
 
+    def signed(self, signature: str) -> SignedDocument:
+        """Return the same document under a signature, without serialising it again."""
+        other = SignedDocument(self.document, signature)
+        other.__dict__["_payload"] = self._payload
+        return other
+
     def payload(self) -> bytes:
         """Return the canonical bytes that were signed."""
         return self._payload
