@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from worker.domain.canonical import canonical_bytes, hash_of
+from worker.domain.canonical import canonical_bytes, hash_of, sha256_hex
 from worker.domain.change import Provider
-from worker.domain.errors import Blocked
+from worker.domain.errors import Blocked, Invalid
 from worker.domain.identifier import is_token
 
 if TYPE_CHECKING:
@@ -87,10 +87,11 @@ class EvidenceStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceRequest:
-    """One question about one locale's result: its key, and the whole document that the provider gets."""
+    """One question about one locale's result: its key, its site, and the whole document that the provider gets."""
 
     key: EvidenceKey
-    document: Mapping[str, Any] = field(repr=False)
+    site_id: str
+    document: Mapping[str, Any]
 
     @property
     def request_id(self) -> str:
@@ -110,7 +111,11 @@ class EvidenceRequest:
 
     def copy(self) -> EvidenceRequest:
         """Return an equal request that shares nothing changeable with this one: the provider's own."""
-        return EvidenceRequest(key=self.key, document=copy.deepcopy(dict(self.document)))
+        return EvidenceRequest(key=self.key, site_id=self.site_id, document=copy.deepcopy(dict(self.document)))
+
+    def __repr__(self) -> str:
+        """Return the id and a digest of the document as it now is: no content, and another text once it was changed."""
+        return f"EvidenceRequest(request_id={self.request_id!r}, digest={_exact_digest(self.document)!r})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +180,7 @@ def build_request(event: ChangeEvent, job: Job, result: Result, revision: str) -
         "source_text": event.localization.source_text,
         "target_text": declared["candidate"],
     }
-    return EvidenceRequest(key=key, document=document)
+    return EvidenceRequest(key=key, site_id=event.site_id, document=document)
 
 
 def request_id_of(binding: Mapping[str, Any]) -> str:
@@ -185,31 +190,31 @@ def request_id_of(binding: Mapping[str, Any]) -> str:
 
 def check_unmutated(request: EvidenceRequest, given: EvidenceRequest) -> None:
     """Raise `Blocked("evidence.request_mutated")` when the provider's copy is no longer what it was given."""
-    if given.key != request.key or _exact(given.document) != _exact(request.document):
+    if given.key != request.key or _exact_digest(given.document) != _exact_digest(request.document):
         raise Blocked("evidence.request_mutated", "the provider changed its request; repair the provider's adapter")
 
 
-def _exact(document: object) -> str | None:
-    """Write a document so that only the same values of the same types in it are written alike."""
+def _exact_digest(document: object) -> str:
+    """Return a digest that only the same values of the same types share (`True` is not `1`, nor `1` `1.0`)."""
     try:
-        return json.dumps(document, sort_keys=True, ensure_ascii=False)
+        return sha256_hex(json.dumps(document, sort_keys=True))
     except (TypeError, ValueError, RecursionError):
-        return None
+        return "unwritable"
 
 
 def judge_response(request: EvidenceRequest, response: object) -> Evidence:
-    """Return the evidence in a provider's parsed answer, or raise `Blocked` with the first rule it breaks.
+    """Return the evidence in a provider's parsed answer, or raise `Invalid` with the first rule it breaks.
 
     Every refusal is terminal. The order is the contract: shape, binding, quality receipt, escalation, and of an
     independent review its shape, its provider, its independence, its receipt.
     """
     if not isinstance(response, dict) or response.keys() != RESPONSE_MEMBERS:
-        raise Blocked(
+        raise Invalid(
             "evidence.response.invalid", "the answer must be an object with exactly the members of a response"
         )
     expected = (RESPONSE_SCHEMA, request.request_id, request.key.result_sha256)
     if (response["schema"], response["request_id"], response["result_sha256"]) != expected:
-        raise Blocked("evidence.response.binding_mismatch", "the answer belongs to another request, result or schema")
+        raise Invalid("evidence.response.binding_mismatch", "the answer belongs to another request, result or schema")
     quality = _receipt(response["quality_receipt"], "evidence.quality_receipt.invalid")
     human, review = response["human_review_receipt"], response["independent_model_review"]
     _check_escalation(request, human=human is not None, review=review is not None)
@@ -225,36 +230,36 @@ def _check_escalation(request: EvidenceRequest, *, human: bool, review: bool) ->
     """Check that exactly the reviews are present that the request's flags call for."""
     if request.document["human_review_required"]:
         if review:
-            raise Blocked(
+            raise Invalid(
                 "evidence.independent_model_review.legal_forbidden",
                 "a legal text is reviewed by a human, never a model",
             )
         if not human:
-            raise Blocked("evidence.human_receipt.required", "a legal text needs the receipt of a human review")
+            raise Invalid("evidence.human_receipt.required", "a legal text needs the receipt of a human review")
     elif request.document["independent_review_required"]:
         if human == review:
-            raise Blocked(
+            raise Invalid(
                 "evidence.review_escalation.required", "low confidence needs exactly one human or independent review"
             )
     elif human or review:
-        raise Blocked("evidence.review_escalation.unexpected", "no further review was asked for")
+        raise Invalid("evidence.review_escalation.unexpected", "no further review was asked for")
 
 
 def _judge_review(request: EvidenceRequest, review: object) -> tuple[Provider, str]:
     """Return the reviewer and the receipt of an independent review."""
     if not isinstance(review, dict) or review.keys() != {"schema", "provider", "receipt"}:
-        raise Blocked("evidence.independent_model_review.invalid", "the review must have exactly its three members")
+        raise Invalid("evidence.independent_model_review.invalid", "the review must have exactly its three members")
     if review["schema"] != REVIEW_SCHEMA:
-        raise Blocked("evidence.independent_model_review.invalid", "the review has another schema")
+        raise Invalid("evidence.independent_model_review.invalid", "the review has another schema")
     named = review["provider"]
     if (
         not isinstance(named, dict)
         or named.keys() != {"id", "model_id", "model_version"}
         or not all(map(is_token, named.values()))
     ):
-        raise Blocked("evidence.independent_model_review.provider.invalid", "a reviewer is exactly three tokens")
+        raise Invalid("evidence.independent_model_review.provider.invalid", "a reviewer is exactly three tokens")
     if named["id"] == request.document["provider"]["id"]:
-        raise Blocked(
+        raise Invalid(
             "evidence.independent_model_review.not_independent", "the reviewer must not be the translation provider"
         )
     return Provider(**named), _receipt(review["receipt"], "evidence.independent_model_review.receipt.required")
@@ -271,7 +276,7 @@ def _receipt(value: object, code: str) -> str:
         or not unicodedata.is_normalized("NFC", value)
         or not _encodes(value)
     ):
-        raise Blocked(code, "a receipt is a non-empty, stripped NFC string of at most 16,384 characters without NUL")
+        raise Invalid(code, "a receipt is a non-empty, stripped NFC string of at most 16,384 characters without NUL")
     return value
 
 

@@ -11,13 +11,14 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from worker.domain.canonical import canonical_text, sha256_hex
+from worker.domain.canonical import canonical_bytes, canonical_text, sha256_hex
 from worker.domain.change import ChangeEvent, ContentType, Job, Provider
 from worker.domain.document import Document, Hash, JsonObject, Locale, Text, Token, join_path, parse_document, refusal
 from worker.domain.errors import Invalid
 from worker.domain.text import text_sha256
 
 RESULT_SCHEMA: Final = "locseal.result.v1"
+LONGEST_COMMERCIAL_REVIEW_BYTES: Final = 32_768  # canonical; every request, binding and approval repeats it
 Confidence = Literal["high", "low"]
 
 BOUND_TO_JOB: Final = (
@@ -73,6 +74,11 @@ class Result(Document):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.commercial_review is not None) != (self.content_type == "commercial"):
+            raise refusal("commercial.invalid", "commercial_review")
+        if (
+            self.commercial_review is not None
+            and len(canonical_bytes(self.commercial_review)) > LONGEST_COMMERCIAL_REVIEW_BYTES
+        ):
             raise refusal("commercial.invalid", "commercial_review")
         return self
 
