@@ -8,15 +8,20 @@ Abandoned  no right to act any more, and nothing was begun           -> the row 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
+from worker.domain.errors import Blocked, area_code
 from worker.domain.evidence import Evidence, EvidenceRequest
-from worker.domain.receipt import ReceiptBinding, VerifiedReceipt
+from worker.domain.identifier import is_time
+from worker.domain.receipt import ReceiptBinding, VerifiedReceipt, binding_for
+
+LONGEST_WAIT_SECONDS: Final = 3600.0
+NOT_YET_SECONDS: Final = 30.0  # until the provider is asked again where it named no time
 
 GUARD_FAILED = "evidence.operation_guard.failed"
 RECEIPT_GUARD_FAILED = "release.receipt.operation_guard"
 UNAVAILABLE = "evidence.unavailable"
-REQUEST_MUTATED = "evidence.request_mutated"
 REQUEST_TAMPERED = "evidence.request.tampered"
 NOT_YET = "evidence.not_yet"
 ROUTE_UNKNOWN = "evidence.route.unknown"
@@ -30,7 +35,7 @@ STORE_REFUSED = "release.approval.store.failed"
 class Proof:
     """One receipt, what it was verified for, and what the verifier said of it."""
 
-    receipt: str
+    receipt: str = field(repr=False)
     binding: ReceiptBinding
     verified: VerifiedReceipt
 
@@ -69,3 +74,32 @@ class Abandoned:
 
 
 Ending = Verified | Refused | Deferred | Abandoned
+
+
+def refused(failure: Exception, *, area: str, undeclared: str) -> Refused:
+    """Return how a foreign failure ends the attempt: under its area, or retryable where it declares nothing usable.
+
+    Only a `Blocked` whose `retryable` is a real boolean declares something.
+    """
+    if not isinstance(failure, Blocked) or not isinstance(failure.retryable, bool):
+        return Refused(code=undeclared, retryable=True)
+    asked = getattr(failure, "retry_after_seconds", None)
+    wait = min(float(asked), LONGEST_WAIT_SECONDS) if is_time(asked) else None
+    return Refused(code=area_code(area, failure.code), retryable=failure.retryable, retry_after_seconds=wait)
+
+
+def not_yet(asked_seconds: object) -> Deferred:
+    """Return how "accepted, not yet" ends the attempt: uncounted, due after the wait that was asked for."""
+    if not is_time(asked_seconds):
+        return Deferred(code=NOT_YET, wait_seconds=NOT_YET_SECONDS)
+    return Deferred(code=NOT_YET, wait_seconds=min(max(float(asked_seconds), 1.0), LONGEST_WAIT_SECONDS))
+
+
+def receipts_to_verify(request: EvidenceRequest, evidence: Evidence) -> list[tuple[str, ReceiptBinding]]:
+    """Return each receipt of judged evidence with the one binding that it must prove."""
+    found = [(evidence.quality_receipt, binding_for(request, "quality"))]
+    if evidence.human_receipt is not None:
+        found.append((evidence.human_receipt, binding_for(request, "human")))
+    if evidence.independent_receipt is not None:
+        found.append((evidence.independent_receipt, binding_for(request, "independent", evidence.reviewer)))
+    return found
