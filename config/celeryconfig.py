@@ -6,8 +6,8 @@ a misspelt setting stops the worker instead of being ignored.
 
 from celery.app.defaults import DEFAULTS as _DEFAULTS
 from celery.exceptions import ImproperlyConfigured as _ImproperlyConfigured
-from kombu import Exchange as _Exchange
-from kombu import Queue as _Queue
+from kombu.entity import Exchange as _Exchange
+from kombu.entity import Queue as _Queue
 
 from config.settings import load_settings as _load_settings
 

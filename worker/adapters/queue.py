@@ -1,0 +1,53 @@
+"""The only sender of messages: by name, JSON, keyword arguments. Nothing else in the product may publish.
+
+A wake that Redis does not take is lost on purpose; the sweeper makes it good. So a sender never retries and never
+waits longer than one connection and one answer (settings `broker_*_timeout_seconds`).
+"""
+
+from __future__ import annotations
+
+import structlog
+from celery import Celery
+
+from worker.domain.errors import Unavailable
+from worker.domain.messages import VERSION, WIRE, represent
+
+log = structlog.get_logger(__name__)
+
+
+class CeleryQueue:
+    """Sends through the app's connection pool. Safe to share between threads; holds no state of its own."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    def wake(self, message: str, **ids: str) -> bool:
+        """Send one message of ids and return whether the broker took it. Never raises."""
+        try:
+            self._send(message, ids)
+        except Exception as error:  # the border to the broker: whatever went wrong, the row stays due
+            log.warning("wake.lost", message=message, error=type(error).__name__)
+            return False
+        return True
+
+    def submit(self, message: str, field: str, text: str) -> None:
+        """Send a document for intake; raise `Unavailable("queue.unavailable")` when the broker did not take it."""
+        try:
+            self._send(message, {field: text})
+        except Exception as error:
+            raise Unavailable("queue.unavailable", f"Redis did not take the message ({type(error).__name__})") from None
+
+    def _send(self, message: str, fields: dict[str, str]) -> None:
+        queue, names = WIRE[message]
+        if tuple(fields) != names:
+            raise ValueError("arguments of a message must be those of the wire, in its order")
+        self._app.send_task(
+            message,
+            kwargs={"version": VERSION, **fields},
+            queue=queue,
+            retry=False,
+            ignore_result=True,
+            add_to_parent=False,
+            argsrepr="",
+            kwargsrepr=represent(message, fields),
+        )
