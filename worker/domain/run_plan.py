@@ -146,8 +146,10 @@ def normalised_plan(value: object, *, kind: str) -> dict[str, Any]:
     try:
         encoded = canonical_bytes(plan)
         _require(len(encoded) <= MAX_BYTES, "the plan is larger than 2 MiB")
-        # Reading it back detaches it from the caller and refuses what could be written but never read again.
-        copy: dict[str, Any] = parse_strict(encoded, max_bytes=MAX_BYTES)
+        # Reading it back, as deep as it will lie in the record, detaches it from the caller and refuses what could be
+        # written but never read again.
+        inside = b'{"immutable":{"plan":%b}}' % encoded
+        copy: dict[str, Any] = parse_strict(inside, max_bytes=len(inside))["immutable"]["plan"]
     except Invalid:
         raise RunConflict("the plan cannot be encoded as JSON") from None
     return copy
