@@ -1,0 +1,108 @@
+"""The command `locseal`: a table of sub-commands, each loaded when it is called, and the one place where errors end.
+
+A command module is `worker/cli/<module>.py` with a Typer `app`; this table names it. Modules translate arguments, call
+the flow or the store, print through `output`, and raise `Blocked`; nobody prints a traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from config.settings import SettingsError
+from worker.cli import output
+from worker.domain.errors import Blocked
+
+# command -> (module, attribute, what it does)
+COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
+    "demo": ("demo", "app", "Run everything once on this machine and show what happens."),
+    "submit": ("submit", "app", "Send a signed submission, or sign and send one."),
+    "import": ("imports", "app", "Read PO, XLIFF or JSON into a submission."),
+    "releases": ("releases", "app", "See and withdraw change events."),
+    "evidence": ("evidence", "app", "Retry, renew or hand in evidence."),
+    "approvals": ("approvals", "app", "See and revoke approvals."),
+    "deliveries": ("deliveries", "app", "See, retry and reconcile deliveries."),
+    "rejections": ("rejections", "app", "See what intake refused."),
+    "runs": ("runs", "app", "Guided release runs of a website version."),
+    "pause": ("pauses", "pause_app", "Stop new work: all, one site or one provider."),
+    "resume": ("pauses", "resume_app", "Let paused work go on."),
+    "keys": ("keys", "app", "Make, list, retire and check keys."),
+    "db": ("database", "app", "Look after the database."),
+    "doctor": ("doctor", "app", "Check this machine, the database and the broker."),
+    "sandbox": ("sandbox", "app", "A provider, verifier and CMS to play with."),
+    "metrics": ("metrics", "app", "Serve metrics."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """A group whose sub-commands are imported when they are called, so that `locseal keys` needs no database."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the commands that this installation has."""
+        del ctx
+        return [name for name, (module, _, _) in COMMANDS.items() if _exists(module)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import one command; None where there is none of that name."""
+        del ctx
+        found = COMMANDS.get(cmd_name)
+        if found is None or not _exists(found[0]):
+            return None
+        module, attribute, about = found
+        command = typer.main.get_command(getattr(importlib.import_module(f"worker.cli.{module}"), attribute))
+        command.name = cmd_name
+        command.short_help = about
+        return command
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    name="locseal",
+    help="Take finished website translations to the CMS, each with a verified, signed approval.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # they print the values of variables, which may be customer text
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def _locseal() -> None:
+    """Make `app` a group even while it has no command of its own."""
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and end the process with its exit code. The entry point of the package."""
+    sys.excepthook = _unexpected
+    as_json = output.wants_json(arguments)
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="locseal")
+    except Blocked as error:
+        output.refusal(error, as_json=as_json)
+        sys.exit(output.REFUSED)
+    except SettingsError as error:
+        output.refusal(output.Refused("settings.invalid", str(error)), as_json=as_json)
+        sys.exit(output.WRONG_USAGE)
+
+
+def _exists(module: str) -> bool:
+    """Tell whether a command's module is installed."""
+    return importlib.util.find_spec(f"worker.cli.{module}") is not None
+
+
+def _unexpected(kind: type[BaseException], _error: BaseException, trace: TracebackType | None) -> None:
+    """Say where a fault of ours happened, without its message, which may hold anything."""
+    frames = traceback.extract_tb(trace)
+    ours = next((frame for frame in reversed(frames) if Path(__file__).parents[1].name in frame.filename), None)
+    where = f" in {Path(ours.filename).name}, line {ours.lineno}" if ours is not None else ""
+    error = output.Refused("locseal.fault", f"an unexpected {kind.__name__}{where}; this is a fault of the program")
+    output.refusal(error, as_json=output.wants_json())
