@@ -248,6 +248,12 @@ def migrate(engine: Engine) -> None:
     writing(engine, _upgrade)
 
 
+def is_migrated(engine: Engine) -> bool:
+    """Tell whether the database has the newest schema, without changing it; `Unavailable` when it cannot be asked."""
+    with reading(engine) as conn:
+        return bool(MigrationContext.configure(conn).get_current_revision() == _scripts().get_current_head())
+
+
 def _upgrade(conn: Connection) -> None:
     if not is_sqlite(conn):
         conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
