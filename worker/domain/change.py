@@ -81,8 +81,8 @@ class Job:
     source_sha256: str
     source_locale: str
     target_locale: str
-    media_type: str
-    content_type: str
+    media_type: MediaType
+    content_type: ContentType
     glossary_version: str
     policy_version: str
     provider: Provider

@@ -35,7 +35,7 @@ def _judge(tag: str) -> str | None:
         canonical = Language.get(tag, normalize=True)
     except LanguageTagError:
         return "malformed"
-    if not canonical.is_valid() or not canonical.language:
+    if not canonical.is_valid():
         return "unregistered"
     singletons = [extension[0] for extension in canonical.extensions or ()]
     if any(singleton not in _REGISTERED_EXTENSIONS for singleton in singletons):

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, Field
 
 from worker.domain.canonical import hash_of
-from worker.domain.document import Document, Hash, Seconds, parse_document
+from worker.domain.change import ContentType
+from worker.domain.document import Document, Hash, Seconds, Token, parse_document
 
 POLICY_SCHEMA: Final = "locseal.site-policy.v1"
 DEFAULT_ROUTE: Final = "default"
 LONGEST_APPROVAL_SECONDS: Final = 31_536_000  # 365 days
 
-RouteName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,256}$")]
 Attempts = Annotated[int, Field(ge=1, le=20)]
 LeaseSeconds = Annotated[Seconds, Field(gt=0, le=3600)]
 
@@ -41,7 +41,7 @@ class SitePolicy(Document):
     evidence_lease_seconds: LeaseSeconds = 300.0
     delivery_max_attempts: Attempts = 5
     delivery_lease_seconds: LeaseSeconds = 300.0
-    review_route: dict[str, RouteName] = Field(default_factory=lambda: {DEFAULT_ROUTE: DEFAULT_ROUTE})
+    review_route: dict[ContentType | Literal["default"], Token] = Field(default_factory=dict)
     compatible_policies: Annotated[frozenset[Hash], BeforeValidator(_frozen)] = frozenset()
 
     @cached_property
@@ -50,7 +50,7 @@ class SitePolicy(Document):
         return {
             "schema": POLICY_SCHEMA,
             "approval_ttl_seconds": self.approval_ttl_seconds,
-            "review_route": dict(self.review_route),
+            "review_route": {content_type: self.route(content_type) for content_type in get_args(ContentType)},
         }
 
     @cached_property
@@ -63,7 +63,7 @@ class SitePolicy(Document):
         """Return the policy digests whose approvals satisfy this policy: its own and the compatible ones."""
         return self.compatible_policies | {self.sha256}
 
-    def route(self, content_type: str) -> str:
+    def route(self, content_type: ContentType) -> str:
         """Return the name of the review route for a content type (`default` where none is named)."""
         return self.review_route.get(content_type) or self.review_route.get(DEFAULT_ROUTE, DEFAULT_ROUTE)
 
