@@ -1,0 +1,89 @@
+"""The process's call loop: one event loop in one daemon thread, for all calls to the outside at once.
+
+Threads of the worker hand coroutines in and get futures; none of them ever waits inside a call of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class CallLoop:
+    """Runs coroutines on one loop of its own. Safe to use from any thread.
+
+    The thread starts with the first call. A forked child forgets its parent's loop and starts one of its own; after
+    `close` the next call starts a fresh one.
+    """
+
+    def __init__(self) -> None:
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        forget = weakref.WeakMethod(self._forget)
+
+        def forget_in_child() -> None:
+            method = forget()
+            if method is not None:
+                method()
+
+        os.register_at_fork(after_in_child=forget_in_child)
+
+    def at_close(self, closer: Callable[[], Awaitable[None]]) -> None:
+        """Have something awaited on the loop before it ends, such as `HttpClient.aclose`."""
+        self._closers.append(closer)
+
+    def start(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine and return its future; cancelling the future cancels the call."""
+        with self._lock:
+            return asyncio.run_coroutine_threadsafe(call, self._running())
+
+    def close(self) -> None:
+        """Cancel what still runs, close what was registered, and end the thread. Idempotent."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is None or thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(self._wind_down(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+    def _forget(self) -> None:
+        # The lock too: another thread of the parent may have held it as the process forked.
+        self._lock = threading.Lock()
+        self._loop = self._thread = None
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=_run, args=(self._loop,), name="locseal-calls", daemon=True)
+            self._thread.start()
+        return self._loop
+
+    async def _wind_down(self) -> None:
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for closer in self._closers:
+            with contextlib.suppress(OSError):
+                await closer()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

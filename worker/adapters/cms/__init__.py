@@ -1,0 +1,1 @@
+"""The CMS as the receiver of publications."""

@@ -1,0 +1,1 @@
+"""Review routes: who is asked for evidence."""

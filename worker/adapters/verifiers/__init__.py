@@ -1,0 +1,1 @@
+"""Receipt verifiers: who says whether a receipt proves its binding."""
