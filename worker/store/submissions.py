@@ -1,0 +1,78 @@
+"""Accepted documents, exactly as they came, and the public keys that made us trust them.
+
+Both are appended and never changed. Whether a document is acceptable is decided in `intakes` and `withdrawals`.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, Engine, select
+
+from worker.domain.canonical import canonical_text
+from worker.domain.signature import PublicKey, TrustSet
+from worker.store.engine import clock, read_clock, reading
+from worker.store.schema import public_keys, submissions
+from worker.store.upserts import insert_into
+
+RELEASE = "release"
+WITHDRAWAL = "withdrawal"
+EVIDENCE = "evidence"
+
+
+def accepted_event(conn: Connection, document_sha256: str) -> str | None:
+    """Return the event id of an accepted document, or None when no document with these bytes was accepted."""
+    found: str | None = conn.execute(
+        select(submissions.c.event_id).where(submissions.c.document_sha256 == document_sha256)
+    ).scalar()
+    return found
+
+
+def insert_submission(
+    conn: Connection,
+    *,
+    document_sha256: str,
+    kind: str,
+    site_id: str,
+    event_id: str,
+    kid: str,
+    body: str,
+    now: float | None,
+) -> bool:
+    """Keep an accepted document, byte for byte; return False when these bytes are there already."""
+    statement = insert_into(conn, submissions).values(
+        document_sha256=document_sha256,
+        kind=kind,
+        site_id=site_id,
+        event_id=event_id,
+        kid=kid,
+        body=body,
+        accepted_at=clock(conn, now),
+    )
+    kept = conn.execute(statement.on_conflict_do_nothing().returning(submissions.c.document_sha256))
+    return kept.first() is not None
+
+
+def keep_public_key(conn: Connection, key: PublicKey, *, now: float | None) -> None:
+    """Keep a public key that was used to trust something; a key already kept stays as it is."""
+    conn.execute(
+        insert_into(conn, public_keys)
+        .values(
+            purpose=key.purpose,
+            kid=key.kid,
+            thumbprint=key.thumbprint,
+            jwk=canonical_text(dict(key.jwk)),
+            first_seen_at=clock(conn, now),
+        )
+        .on_conflict_do_nothing()
+    )
+
+
+def arrival_time(engine: Engine, trust: TrustSet, *, now: float | None) -> float | None:
+    """Return the time of arrival, by which a retired key is judged; None where the trust set has no retired key.
+
+    Nobody can say when a document that arrives was signed, so it counts as signed on arrival. The clock is asked only
+    where the answer matters.
+    """
+    if all(key.status != "retired" for key in trust.keys.values()):
+        return None
+    with reading(engine) as conn:
+        return read_clock(conn, now)
