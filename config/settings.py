@@ -138,6 +138,9 @@ class Settings(BaseSettings):
         default_factory=dict, description="CMS endpoints by site id, as JSON; 'default' serves every other site"
     )
 
+    allow_loopback_http: bool = Field(False, description="let endpoints be http:// on this machine (sandbox, demo)")
+    ca_file: Path | None = Field(None, description="certificates to trust for outside calls; unset: the system's")
+
     # --- deadlines and leases, in seconds ---------------------------------------------------------------------------
     provider_deadline_seconds: float = Field(60.0, gt=0, le=3000, description="one provider call, in total")
     verifier_deadline_seconds: float = Field(10.0, gt=0, le=600, description="one receipt verification, in total")

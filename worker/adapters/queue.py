@@ -51,3 +51,13 @@ class CeleryQueue:
             argsrepr="",
             kwargsrepr=represent(message, fields),
         )
+
+
+def open_queue() -> CeleryQueue:
+    """Return a queue for a process that is no worker (the commands): an app of its own, configured like the fleet's.
+
+    Reads no configuration and opens nothing before the first message.
+    """
+    app = Celery("locseal-sender", set_as_current=False)
+    app.config_from_object("config.celeryconfig")
+    return CeleryQueue(app)

@@ -1,0 +1,15 @@
+"""Evidence: ask the review providers for whatever is due."""
+
+from __future__ import annotations
+
+from tasks.border import FleetTask
+from worker.app import app, services
+from worker.domain.messages import DELIVERY_PREPARE, EVIDENCE_COLLECT
+from worker.flow.collect_evidence import collect_evidence
+
+
+@app.task(name=EVIDENCE_COLLECT, base=FleetTask)
+def collect(event_id: str) -> None:
+    """Collect due evidence; the event of the message only breaks ties. An event that became ready is handed on."""
+    here = services()
+    collect_evidence(here, event_id, ready=lambda ready_id: here.queue.wake(DELIVERY_PREPARE, event_id=ready_id))

@@ -1,0 +1,162 @@
+"""The composition root: settings in, services out. The one place that knows which adapter stands behind which port."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from config.settings import CmsEndpoint, ProviderEndpoint, Settings, SettingsError, VerifierEndpoint
+from worker.adapters.calls import CallLoop
+from worker.adapters.cms.http import HttpCms
+from worker.adapters.endpoint import Endpoint, SecretFile
+from worker.adapters.http import HttpClient
+from worker.adapters.keys import FileKeys
+from worker.adapters.policies import FilePolicies
+from worker.adapters.providers.http import HttpProvider
+from worker.adapters.providers.local import LocalProvider
+from worker.adapters.verifiers.http import HttpVerifier
+from worker.adapters.verifiers.jws import JwsVerifier
+from worker.domain.errors import Blocked
+from worker.domain.policy import SitePolicy
+from worker.flow.services import Cms, Deadlines, Keys, Queue, ReceiptVerifier, ReviewProvider, Services
+from worker.store.engine import is_migrated, open_engine
+
+DEFAULT: Final = "default"  # the CMS entry that serves every site without one of its own
+PURPOSES: Final = ("quality", "human", "independent")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plant:
+    """What one process runs on: its services, the settings they came from, and how to put them away."""
+
+    services: Services
+    settings: Settings
+    pid: int
+    calls: CallLoop
+
+    def check(self) -> None:
+        """Raise `Blocked` where this process could not work: unmigrated database, unusable policy file or keys."""
+        if not is_migrated(self.services.engine):
+            raise Blocked("database.unmigrated", "the database has not the newest schema; run `locseal db upgrade`")
+        self.services.policies.for_site(DEFAULT)
+        self.services.keys.trust("submission")
+
+    def close(self) -> None:
+        """End the call loop and close all connections. Idempotent."""
+        self.calls.close()
+        self.services.engine.dispose()
+
+
+def build_plant(
+    settings: Settings,
+    *,
+    worker_id: str,
+    queue: Queue,
+    draining: Callable[[], bool] = lambda: False,
+) -> Plant:
+    """Build the services of a process from its settings. Opens the SQLite file; connects to nothing else.
+
+    Raises `SettingsError` or `Blocked` for settings that cannot be used, `Unavailable` when SQLite cannot be opened.
+    """
+    keys = FileKeys(settings.private_keys(), settings.trusted_keys())
+    calls = CallLoop()
+    reviews = HttpClient(ca_file=settings.ca_file)
+    # A kept connection that the CMS closes just as we write would leave a delivery in doubt for nothing.
+    deliveries = HttpClient(ca_file=settings.ca_file, idle_seconds=0)
+    for client in (reviews, deliveries):
+        calls.at_close(client.aclose)
+    outside = _Outside(settings=settings, keys=keys, reviews=reviews, deliveries=deliveries)
+    services = Services(
+        engine=open_engine(settings.database(), pool_size=settings.database_pool_size),
+        worker_id=worker_id,
+        policies=FilePolicies(settings.policy_file, defaults=_policy_defaults(settings), check=_lease_check(settings)),
+        providers={name: outside.provider(entry) for name, entry in settings.providers.items()},
+        verifiers={name: outside.verifier(settings.verifiers.get(name, VerifierEndpoint())) for name in PURPOSES},
+        cms=_by_site(settings, outside),
+        keys=keys,
+        queue=queue,
+        calls=calls,
+        deadlines=_deadlines(settings),
+        batch_rows=settings.batch_rows,
+        concurrent_calls=settings.concurrent_calls,
+        keep_rejected_bodies=settings.keep_rejected_bodies,
+        jitter=lambda: random.random() / 2,  # noqa: S311 - spreads retries; nothing secret
+        draining=draining,
+    )
+    return Plant(services=services, settings=settings, pid=os.getpid(), calls=calls)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outside:
+    """Makes the adapters that reach the outside."""
+
+    settings: Settings
+    keys: Keys
+    reviews: HttpClient
+    deliveries: HttpClient
+
+    def provider(self, entry: ProviderEndpoint) -> ReviewProvider:
+        if entry.kind == "local":
+            return LocalProvider(lambda purpose, document: self.keys.sign(purpose, document).signature)
+        return HttpProvider(self.reviews, self._endpoint(entry))
+
+    def verifier(self, entry: VerifierEndpoint) -> ReceiptVerifier:
+        if entry.kind == "jws":
+            return JwsVerifier(self.keys.trust)
+        return HttpVerifier(self.reviews, self._endpoint(entry))
+
+    def cms(self, site_id: str, entry: CmsEndpoint) -> Cms:
+        return HttpCms(
+            self.deliveries,
+            self._endpoint(entry),
+            site_id=site_id,
+            trust=lambda: self.keys.trust("acknowledgement"),
+            has_lookup=entry.has_lookup,
+            is_idempotent=entry.is_idempotent,
+        )
+
+    def _endpoint(self, entry: ProviderEndpoint | VerifierEndpoint | CmsEndpoint) -> Endpoint:
+        if entry.url is None:
+            raise SettingsError("an endpoint needs a url")
+        return Endpoint(
+            url=entry.url,
+            credentials=SecretFile(entry.token_file) if entry.token_file is not None else None,
+            allow_loopback_http=self.settings.allow_loopback_http,
+        )
+
+
+def _by_site(settings: Settings, outside: _Outside) -> Callable[[str], Cms]:
+    def cms(site_id: str) -> Cms:
+        entry = settings.cms.get(site_id) or settings.cms.get(DEFAULT)
+        if entry is None:
+            raise Blocked("cms.not_configured", "name this site's CMS, or a default one, in LOCSEAL_CMS")
+        return outside.cms(site_id, entry)
+
+    for name in settings.cms:
+        cms(name)  # a bad address is refused at start, not at the first delivery
+    return cms
+
+
+def _policy_defaults(settings: Settings) -> dict[str, object]:
+    return {
+        "evidence_lease_seconds": settings.evidence_lease_seconds,
+        "delivery_lease_seconds": settings.delivery_lease_seconds,
+    }
+
+
+def _lease_check(settings: Settings) -> Callable[[SitePolicy], None]:
+    return lambda policy: settings.refuse_short_leases(policy.evidence_lease_seconds, policy.delivery_lease_seconds)
+
+
+def _deadlines(settings: Settings) -> Deadlines:
+    return Deadlines(
+        provider_seconds=settings.provider_deadline_seconds,
+        verifier_seconds=settings.verifier_deadline_seconds,
+        signer_seconds=settings.signer_deadline_seconds,
+        send_seconds=settings.send_deadline_seconds,
+        lookup_seconds=settings.lookup_deadline_seconds,
+        margin_seconds=settings.margin_seconds,
+    )
