@@ -1,0 +1,248 @@
+"""What may be done next with a delivery, and what an answer of the CMS makes of it (SPEC section 7). Decisions only.
+
+A delivery is *in doubt* from the claim that is about to send it until a verified answer or a definite refusal. In
+doubt, asking comes before every other check; sending again needs a signed `absent`, or a CMS that promises to be
+idempotent on the delivery id. The store reads a `Standing` under the lock of the source and carries out what this
+module says; nothing here knows a clock, a table or a request.
+
+    Over    succeeded or failed: nothing to do
+    Wait    not now, and for what
+    Ask     look up what became of it                     -> Settlement, or Absent: the same bytes may go again
+    Send    send the stored bytes once                    -> Settlement
+    Close   end it without sending
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from worker.domain.delivery import CmsAnswer
+
+OUTCOME_UNKNOWN: Final = "cms.outcome_unknown"
+APPROVAL_EXPIRED: Final = "cms.delivery.approval_expired"
+EXHAUSTED: Final = "cms.delivery.attempts_exhausted"
+SUPERSEDED: Final = "superseded"
+WITHDRAWN: Final = "withdrawn"
+SEND_WINDOW_MISSED: Final = "cms.send_window_missed"
+ABSENT_TOO_EARLY: Final = "cms.lookup.absent_too_early"
+
+ABSENT_SLACK_SECONDS: Final = 30.0  # beyond the send deadline; before that an absent may still be overtaken
+GIVE_UP_SECONDS: Final = 86_400.0  # how long look-ups go on once no attempt is left
+LONGEST_WAIT_SECONDS: Final = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A valid, unleased delivery as it stands under the lock of its source, and all that decides what may follow."""
+
+    status: Literal["pending", "retry_wait", "succeeded", "failed"]
+    attempts: int
+    max_attempts: int
+    next_attempt_at: float
+    in_doubt: bool
+    event_state: str
+    is_older_unsettled: bool  # an older delivery of the source is leased, in doubt or of unknown outcome
+    is_permitted: bool  # the site publishes by itself, or a release run permits this delivery now
+    approvals_code: str | None  # why the approvals do not outlast the send, or None
+    now: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """What a CMS's configuration promises for a delivery whose outcome is unknown."""
+
+    has_lookup: bool
+    is_idempotent: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Over:
+    """The delivery has ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Nothing may be done now: another holds the lease, it is not due, an older delivery is unsettled, or no permit."""
+
+    reason: Literal["leased", "due", "older", "permit"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """Look the delivery up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Send:
+    """Send the stored bytes. `was_in_doubt` tells that an earlier send may have arrived."""
+
+    was_in_doubt: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Close:
+    """End the delivery as failed; it stays in doubt where the outcome stays unknown."""
+
+    code: str
+
+    @property
+    def in_doubt(self) -> bool:
+        """Tell whether the bytes may be live all the same."""
+        return self.code == OUTCOME_UNKNOWN
+
+
+Turn = Over | Wait | Ask | Send | Close
+
+
+def next_turn(standing: Standing, promise: Promise) -> Turn:
+    """Return what a worker may do now."""
+    if standing.status in {"succeeded", "failed"}:
+        return Over()
+    if standing.next_attempt_at > standing.now:
+        return Wait(reason="due")
+    if not standing.in_doubt:
+        return obstacle(standing) or Send(was_in_doubt=False)
+    if promise.has_lookup:
+        return Ask()
+    if not promise.is_idempotent:
+        return Close(code=OUTCOME_UNKNOWN)
+    hindrance = obstacle(standing)
+    if isinstance(hindrance, Close):  # it must not go again, and nobody can say what became of it
+        return Close(code=OUTCOME_UNKNOWN)
+    return hindrance or Send(was_in_doubt=True)
+
+
+def obstacle(standing: Standing) -> Close | Wait | None:
+    """Return what forbids a send of a delivery that is certainly not live, or None."""
+    if standing.event_state == "superseded":
+        return Close(code=SUPERSEDED)
+    if standing.event_state == "withdrawn":
+        return Close(code=WITHDRAWN)
+    if standing.approvals_code is not None:
+        return Close(code=standing.approvals_code)
+    if standing.attempts >= standing.max_attempts:
+        return Close(code=EXHAUSTED)
+    if standing.is_older_unsettled:
+        return Wait(reason="older")
+    return None if standing.is_permitted else Wait(reason="permit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settlement:
+    """How a lease on a delivery ends. `wait_seconds` counts from the settle; `event_state` is set where not None."""
+
+    status: Literal["succeeded", "retry_wait", "failed"]
+    code: str | None
+    in_doubt: bool
+    wait_seconds: float = 0.0
+    event_state: Literal["delivered", "superseded"] | None = None
+    retry_after_seconds: float | None = None  # what the CMS asked for
+    is_attempt_returned: bool = False  # no call was begun, so no attempt is counted
+
+
+ACCEPTED: Final = Settlement(status="succeeded", code=None, in_doubt=False, event_state="delivered")
+UNKNOWN: Final = Settlement(status="failed", code=OUTCOME_UNKNOWN, in_doubt=True)
+
+
+def back_off(count: int, *, jitter: float, retry_after_seconds: float | None = None) -> float:
+    """Return the wait after the count-th failure in seconds: the formula or what was asked for, whichever is longer.
+
+    `jitter` is the fraction added on top; the whole is at most an hour.
+    """
+    formula = min(LONGEST_WAIT_SECONDS, 5.0 * 2.0 ** (min(max(count, 1), 20) - 1))
+    return min(LONGEST_WAIT_SECONDS, max(formula, retry_after_seconds or 0.0) * (1.0 + jitter))
+
+
+def after_send(
+    answer: CmsAnswer, *, was_in_doubt: bool, attempts: int, max_attempts: int, promise: Promise, jitter: float
+) -> Settlement:
+    """Return how a send ends. `attempts` counts this one; `was_in_doubt` is the doubt before it."""
+    if answer.outcome == "accepted":
+        return ACCEPTED
+    if answer.outcome == "stale" and not was_in_doubt:
+        return Settlement(status="failed", code=SUPERSEDED, in_doubt=False, event_state="superseded")
+    if answer.outcome == "refused":
+        return Settlement(status="failed", code=answer.code, in_doubt=False)
+    if answer.outcome != "unavailable":  # stale in doubt, unverifiable, or an absent that nobody asked for
+        return UNKNOWN
+    in_doubt = answer.sent or was_in_doubt
+    exhausted = attempts >= max_attempts
+    if in_doubt and not promise.has_lookup and (exhausted or not promise.is_idempotent):
+        return UNKNOWN
+    if exhausted and not in_doubt:
+        return Settlement(
+            status="failed", code=answer.code, in_doubt=False, retry_after_seconds=answer.retry_after_seconds
+        )
+    return Settlement(
+        status="retry_wait",
+        code=answer.code,
+        in_doubt=in_doubt,
+        wait_seconds=back_off(attempts, jitter=jitter, retry_after_seconds=answer.retry_after_seconds),
+        retry_after_seconds=answer.retry_after_seconds,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Absent:
+    """A signed word that counts: the CMS does not have the bytes and will not take them from an earlier request."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A look-up under a lease: when it was asked, and of what. Times in seconds by the database's clock."""
+
+    asked_at: float
+    sent_at: float
+    doubt_since_at: float
+    attempts: int
+    max_attempts: int
+    lookups: int  # this one included
+    send_seconds: float
+
+    @property
+    def absent_counts_after(self) -> float:
+        """Return the time after which an `absent` promises something about the last send."""
+        return self.sent_at + self.send_seconds + ABSENT_SLACK_SECONDS
+
+
+def after_lookup(answer: CmsAnswer, asked: Asked, *, jitter: float) -> Settlement | Absent:
+    """Return how a look-up ends, or `Absent` where the same bytes may now be sent again or the delivery be closed."""
+    if answer.outcome == "accepted":
+        return ACCEPTED
+    if answer.outcome == "unverifiable":
+        return UNKNOWN
+    wait = back_off(asked.lookups, jitter=jitter, retry_after_seconds=answer.retry_after_seconds)
+    code = answer.code
+    if answer.outcome == "absent":
+        too_early = asked.absent_counts_after - asked.asked_at
+        if too_early < 0:
+            return Absent()
+        wait, code = max(wait, too_early + 1.0), ABSENT_TOO_EARLY
+    if asked.attempts >= asked.max_attempts:
+        left = asked.doubt_since_at + GIVE_UP_SECONDS - asked.asked_at
+        if left <= 0:
+            return UNKNOWN
+        wait = min(wait, left)
+    return Settlement(
+        status="retry_wait",
+        code=code,
+        in_doubt=True,
+        wait_seconds=wait,
+        retry_after_seconds=answer.retry_after_seconds,
+    )
+
+
+def after_absent(standing: Standing, *, jitter: float) -> Settlement | Send:
+    """Return what follows a signed absent that counts, checked under the lock again: sending, closing or waiting."""
+    hindrance = obstacle(standing)
+    if hindrance is None:
+        return Send(was_in_doubt=False)
+    if isinstance(hindrance, Close):
+        return Settlement(status="failed", code=hindrance.code, in_doubt=False)
+    return Settlement(
+        status="retry_wait",
+        code=f"cms.delivery.waits_for_{hindrance.reason}",
+        in_doubt=False,
+        wait_seconds=back_off(1, jitter=jitter),
+    )

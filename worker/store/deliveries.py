@@ -1,0 +1,242 @@
+"""The signed outbox as rows: found, inserted once, closed unsent, kept as history. What is stored here is what is sent.
+
+An event has at most one open or acknowledged delivery; those that failed stay as rows. Claims, settles and expiry of a
+delivery are in `sends`; the rules of what may follow are in `domain.turn`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from sqlalchemy import Connection, String, and_, case, delete, exists, or_, select, text, update
+from sqlalchemy.sql.elements import ColumnElement
+
+from worker.domain.delivery import TAMPERED, reverify_delivery
+from worker.domain.errors import Blocked
+from worker.domain.signature import TrustSet
+from worker.domain.turn import OUTCOME_UNKNOWN
+from worker.store.engine import clock, json_rows, row_source
+from worker.store.schema import OPEN_OR_ACKNOWLEDGED, deliveries, delivery_answers, delivery_history, events
+from worker.store.upserts import insert_into
+
+# What a column repeats from the signed payload; a difference is tampering.
+BOUND = ("event_id", "site_id", "source_id", "source_sequence", "plan_id")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """One row of `deliveries` without its lease; field names are the column names. Unverified."""
+
+    delivery_id: str
+    event_id: str
+    site_id: str
+    source_id: str
+    source_sequence: int
+    plan_id: str
+    payload: str = field(repr=False)  # canonical publication
+    payload_sha256: str
+    signature: str = field(repr=False)
+    kid: str
+    status: str
+    last_error_code: str | None
+    in_doubt: bool
+    sent_at: float | None
+    created_at: float
+
+    @property
+    def is_outcome_unknown(self) -> bool:
+        """Tell whether it failed without anybody knowing what the CMS made of it."""
+        return self.status == "failed" and (self.in_doubt or self.last_error_code == OUTCOME_UNKNOWN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A signed and verified publication of an event, ready to be stored."""
+
+    delivery_id: str
+    event_id: str
+    site_id: str
+    source_id: str
+    source_sequence: int
+    plan_id: str
+    payload: str = field(repr=False)
+    payload_sha256: str
+    signature: str = field(repr=False)
+    kid: str
+    max_attempts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a CMS or an operator said of a delivery, as it is kept for auditors."""
+
+    kind: str  # acknowledgement | lookup | operator
+    outcome: str  # accepted | absent | closed
+    nonce: str | None
+    document: str = field(repr=False)  # canonical
+    signature: str | None = field(repr=False)
+    kid: str | None
+
+
+COLUMNS = tuple(deliveries.c[one.name] for one in fields(Delivery))
+
+
+def is_spoken_for() -> ColumnElement[bool]:
+    """Return the condition on `deliveries` that a row is open or acknowledged, in the very words of the index."""
+    return text(OPEN_OR_ACKNOWLEDGED.replace("status", "deliveries.status"))  # type: ignore[return-value]
+
+
+def find_delivery(conn: Connection, event_id: str) -> Delivery | None:
+    """Return the delivery that speaks for an event: the open or acknowledged one, else the newest that failed."""
+    failed_last = case((deliveries.c.status == "failed", 1), else_=0)
+    statement = (
+        select(*COLUMNS)
+        .where(deliveries.c.event_id == event_id)
+        .order_by(failed_last, deliveries.c.created_at.desc(), deliveries.c.delivery_id)
+        .limit(1)
+    )
+    row = conn.execute(statement).mappings().one_or_none()
+    return None if row is None else Delivery(**row)
+
+
+def get_delivery(conn: Connection, delivery_id: str) -> Delivery | None:
+    """Return a delivery by its id, or None."""
+    row = conn.execute(select(*COLUMNS).where(deliveries.c.delivery_id == delivery_id)).mappings().one_or_none()
+    return None if row is None else Delivery(**row)
+
+
+def verify_delivery(stored: Delivery, trust: TrustSet) -> Mapping[str, Any]:
+    """Return the signed publication in a row, or raise `cms.delivery.tampered`. Expiry is the caller's question."""
+    document = reverify_delivery(
+        stored.payload,
+        stored.signature,
+        trust,
+        delivery_id=stored.delivery_id,
+        payload_sha256=stored.payload_sha256,
+        signed_at=stored.created_at,
+    )
+    if any(document[name] != getattr(stored, name) for name in BOUND):
+        raise Blocked(TAMPERED, "the stored delivery was changed: its columns do not repeat its payload")
+    return document
+
+
+def insert_delivery(conn: Connection, prepared: Prepared, *, now: float | None) -> bool:
+    """Insert a prepared delivery, pending and due now; false when the event has one or these bytes failed before.
+
+    The preparer wakes the publisher after its commit, so the row counts as woken.
+    """
+    at = clock(conn, now)
+    values: dict[str, Any] = {one.name: getattr(prepared, one.name) for one in fields(Prepared)}
+    inserted = conn.execute(
+        insert_into(conn, deliveries)
+        .values(
+            **values,
+            status="pending",
+            attempts=0,
+            next_attempt_at=at,
+            created_at=at,
+            updated_at=at,
+            in_doubt=False,
+            lookups=0,
+            last_woken_at=at,
+        )
+        .on_conflict_do_nothing()
+        .returning(deliveries.c.delivery_id)
+    )
+    return inserted.one_or_none() is not None
+
+
+def close_unsent(conn: Connection, event_ids: Iterable[str], code: str, *, now: float | None) -> tuple[str, ...]:
+    """Fail every delivery of these events that is pending, or waits and is not in doubt; return the events' ids.
+
+    A leased or in-doubt one keeps its row. Needs the source locks, or the event rows' locks.
+    """
+    named = row_source(conn, "named", {"event_id": String}, "named")
+    at = clock(conn, now)
+    closed = (
+        update(deliveries)
+        .where(
+            deliveries.c.event_id.in_(select(named.c.event_id)),
+            deliveries.c.status.in_(("pending", "retry_wait")),
+            deliveries.c.in_doubt.is_(False),
+        )
+        .values(status="failed", last_error_code=code, next_attempt_at=at, updated_at=at)
+        .returning(deliveries.c.event_id)
+    )
+    return tuple(sorted(conn.execute(closed, {"named": _named(event_ids)}).scalars()))
+
+
+def close_superseded(conn: Connection, event_ids: Iterable[str], *, now: float | None) -> tuple[str, ...]:
+    """Fail the unsent deliveries of superseded events as `superseded`; return the ids of the events it closed."""
+    return close_unsent(conn, event_ids, "superseded", now=now)
+
+
+def events_in_flight(conn: Connection, event_ids: Iterable[str]) -> frozenset[str]:
+    """Return those of the events whose delivery is leased, in doubt or of unknown outcome."""
+    named = row_source(conn, "named", {"event_id": String}, "named")
+    is_unsettled = or_(
+        deliveries.c.status == "leased",
+        deliveries.c.in_doubt.is_(True),
+        and_(deliveries.c.status == "failed", deliveries.c.last_error_code == OUTCOME_UNKNOWN),
+    )
+    found = select(deliveries.c.event_id).where(deliveries.c.event_id.in_(select(named.c.event_id)), is_unsettled)
+    return frozenset(conn.execute(found, {"named": _named(event_ids)}).scalars())
+
+
+def append_answer(conn: Connection, delivery_id: str, answer: Answer, *, now: float | None) -> None:
+    """Append what was said of a delivery, in the transaction that acts on it."""
+    values = {one.name: getattr(answer, one.name) for one in fields(Answer)}
+    conn.execute(delivery_answers.insert().values(delivery_id=delivery_id, answered_at=clock(conn, now), **values))
+
+
+def retire_failed(conn: Connection, event_id: str, *, now: float | None) -> tuple[str, ...]:
+    """Move the failed deliveries of an event to history, so that the same bytes may be prepared anew; return their ids.
+
+    Nothing moves unless every one of them certainly is not live and the event is open. Needs the event row's lock.
+    """
+    live = exists().where(
+        deliveries.c.event_id == event_id,
+        or_(
+            deliveries.c.status != "failed",
+            deliveries.c.in_doubt.is_(True),
+            deliveries.c.last_error_code == OUTCOME_UNKNOWN,
+        ),
+    )
+    is_open = exists().where(events.c.event_id == event_id, events.c.state == "open")
+    kept = [column for column in deliveries.c if column.name != "payload"]  # the successor holds the same payload
+    rows = conn.execute(
+        select(*kept).where(deliveries.c.event_id == event_id, ~live, is_open).order_by(deliveries.c.delivery_id)
+    ).mappings()
+    moved = [dict(row) for row in rows]
+    for row in moved:
+        conn.execute(
+            delivery_history.insert().values(
+                delivery_id=row["delivery_id"],
+                event_id=event_id,
+                moved_at=clock(conn, now),
+                row_json=json.dumps(row, sort_keys=True),
+            )
+        )
+        conn.execute(
+            delete(deliveries).where(
+                deliveries.c.delivery_id == row["delivery_id"],
+                deliveries.c.status == "failed",
+                deliveries.c.in_doubt.is_(False),
+            )
+        )
+    return tuple(row["delivery_id"] for row in moved)
+
+
+def lock_event(conn: Connection, event_id: str) -> str | None:
+    """Lock an event's row and return its state, or None where there is no such event."""
+    state: str | None = conn.execute(
+        select(events.c.state).where(events.c.event_id == event_id).with_for_update()
+    ).scalar_one_or_none()
+    return state
+
+
+def _named(event_ids: Iterable[str]) -> str:
+    return json_rows([{"event_id": event_id} for event_id in sorted(set(event_ids))])
