@@ -203,7 +203,7 @@ def _dialect(bind: Bind) -> Dialect:
 def clock(bind: Bind, now: float | None) -> ColumnElement[float]:
     """Return the time as an SQL expression: the given one, or for None the database's own clock."""
     if now is not None:
-        return literal(now, Float)
+        return literal(float(now), Float)
     return literal_column(SQLITE_CLOCK if is_sqlite(bind) else POSTGRES_CLOCK, Float)
 
 

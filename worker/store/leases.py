@@ -1,0 +1,344 @@
+"""The one compare-and-set: every way in which a leased table's row may move, for evidence and deliveries alike.
+
+Each transition is one guarded UPDATE that names the state, owner and token it leaves; the rows it returns are the
+answer, and a row that is not returned was not touched. There is one door into `leased` (`take`, `take_many`). Nothing
+here commits: the caller's transaction (see `engine.writing`) also holds whatever else must be true together.
+
+An attempt that ends without success leaves a line in `setbacks`, in the same transaction.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    CTE,
+    Boolean,
+    Column,
+    ColumnElement,
+    Connection,
+    Float,
+    FromClause,
+    Integer,
+    RowMapping,
+    String,
+    Table,
+    and_,
+    case,
+    exists,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    update,
+)
+
+from worker.domain.attempt import (
+    FAILED,
+    LEASE_EXPIRED,
+    LEASED,
+    LONGEST_WAIT_SECONDS,
+    MOST_ATTEMPTS,
+    PENDING,
+    RETRY_WAIT,
+    SUCCEEDED,
+    backoff_seconds,
+    is_sound,
+)
+from worker.domain.errors import Blocked
+from worker.store.engine import clock, json_rows, row_source
+from worker.store.schema import deliveries, evidence, jobs
+from worker.store.setbacks import RELEASED, Ending, append_setbacks, ended_parameters, ended_source
+
+Values = Mapping[str, Any]
+ATTEMPTS = [n for n in range(MOST_ATTEMPTS) if backoff_seconds(n) < LONGEST_WAIT_SECONDS]  # that wait less than most
+LEASE_CLEARED: Values = {"lease_owner": null(), "lease_token": null(), "lease_expires_at": null()}
+
+
+def new_token() -> str:
+    """Return the proof of one lease: 32 random bytes, as hex."""
+    return secrets.token_hex(32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leases:
+    """The bounded-attempt machine over one table. Safe to share; it holds no state."""
+
+    table: Table
+    id_column: str
+    subject: str  # what setbacks call these rows
+    invalid_code: str  # of a row that the machine cannot have written
+    tokens: tuple[str, ...]  # columns that must hold tokens
+    hashes: tuple[str, ...]
+    settle_guards: tuple[ColumnElement[bool], ...] = ()  # what else must hold when an attempt ends
+
+    # --- rows -------------------------------------------------------------------------------------------------------
+
+    def lock(self, conn: Connection, row_id: str) -> RowMapping | None:
+        """Return one row, locked until the transaction ends, or None. Raises when the row is not sound."""
+        query = select(self.table).where(self._id == row_id).with_for_update()
+        row = conn.execute(query).mappings().one_or_none()
+        return None if row is None else self.check(row)
+
+    def check(self, row: RowMapping) -> RowMapping:
+        """Return a sound row as it is; raise the table's `...invalid` code for any other, which is then left alone."""
+        if not self._is_sound(row):
+            raise Blocked(self.invalid_code, "a stored row is damaged; it is left as it is, restore it from a backup")
+        return row
+
+    # --- the door into `leased` -------------------------------------------------------------------------------------
+
+    def take(
+        self,
+        conn: Connection,
+        row_id: str,
+        *,
+        worker_id: str,
+        lease_seconds: float,
+        now: float | None,
+        is_counted: bool = True,
+        where: Sequence[ColumnElement[bool]] = (),
+        values: Values | None = None,
+    ) -> RowMapping | None:
+        """Lease one due row to a worker under a fresh token; return it, or None when it may not be taken.
+
+        `is_counted=False` takes a lease that is no attempt (a look-up). `where` adds conditions, `values` columns that
+        must change in the same UPDATE.
+        """
+        changed = {**self._leased(conn, now, lease_seconds, is_counted=is_counted), **(values or {})}
+        statement = (
+            update(self.table)
+            .where(self._id == row_id, self.is_due(conn, now), *where)
+            .values(lease_owner=worker_id, lease_token=new_token(), **changed)
+        )
+        if is_counted:
+            statement = statement.where(self.table.c.attempts < self.table.c.max_attempts)
+        return conn.execute(statement.returning(self.table)).mappings().one_or_none()
+
+    def take_many(
+        self,
+        conn: Connection,
+        picked: CTE,
+        *,
+        most: int,
+        worker_id: str,
+        lease_seconds: float,
+        now: float | None,
+        parameters: Values | None = None,
+    ) -> list[RowMapping]:
+        """Lease the picked rows in one statement, each under a token of its own; return them in the order of `n`.
+
+        `picked` has the columns `row_id` and `n` (1, 2, ... at most `most`), and on PostgreSQL holds the rows' locks.
+        """
+        tokens = [new_token() for _ in range(most)]
+        given = row_source(conn, "given", {"n": Integer, "token": String}, "tokens")
+        statement = (
+            update(self.table)
+            .where(
+                self._id == picked.c.row_id,
+                given.c.n == picked.c.n,
+                self.is_due(conn, now),
+                self.table.c.attempts < self.table.c.max_attempts,
+            )
+            .values(lease_owner=worker_id, lease_token=given.c.token, **self._leased(conn, now, lease_seconds))
+            .returning(self.table)
+        )
+        rows = [{"n": n, "token": token} for n, token in enumerate(tokens, start=1)]
+        taken = conn.execute(statement, {"tokens": json_rows(rows), **(parameters or {})}).mappings().all()
+        turn = {token: n for n, token in enumerate(tokens)}
+        return sorted(taken, key=lambda row: turn[row["lease_token"]])
+
+    def is_due(self, conn: Connection, now: float | None) -> ColumnElement[bool]:
+        """Return the condition that a row waits and its time has come."""
+        t = self.table.c
+        return and_(t.status.in_((PENDING, RETRY_WAIT)), t.next_attempt_at <= clock(conn, now))
+
+    def _leased(
+        self, conn: Connection, now: float | None, lease_seconds: float, *, is_counted: bool = True
+    ) -> dict[str, Any]:
+        return {
+            "status": LEASED,
+            "attempts": self.table.c.attempts + (1 if is_counted else 0),
+            "lease_expires_at": clock(conn, now) + lease_seconds,
+            "last_error_code": null(),
+            "updated_at": clock(conn, now),
+        }
+
+    # --- the ways out of `leased`, by the holder of the token -------------------------------------------------------
+
+    def succeed(
+        self, conn: Connection, endings: Sequence[Ending], *, now: float | None, values: Values | None = None
+    ) -> frozenset[str]:
+        """Let attempts succeed; return the ids that did. A lease that was lost or ran out changes nothing."""
+        changed = {
+            "status": SUCCEEDED,
+            "next_attempt_at": clock(conn, now),
+            "last_error_code": null(),
+            **(values or {}),
+        }
+        return frozenset(self._settle(conn, endings, ended_source(conn, endings), changed, now))
+
+    def fail(
+        self, conn: Connection, endings: Sequence[Ending], *, now: float | None, values: Values | None = None
+    ) -> dict[str, str]:
+        """Let attempts fail; return the id and the state (retry_wait or failed) of each row that was moved.
+
+        A row fails for good when the failure is not retryable or its attempts are used up; a row in doubt is never
+        used up. `not_before` lengthens the wait, up to 3600 seconds.
+        """
+        ended = ended_source(conn, endings)
+        is_over = or_(~ended.c.is_retryable, self._is_used_up(values))
+        changed = {
+            "status": case((is_over, FAILED), else_=RETRY_WAIT),
+            "next_attempt_at": case((is_over, clock(conn, now)), else_=self._due_after(conn, ended, now)),
+            "last_error_code": ended.c.code,
+            **(values or {}),
+        }
+        moved = self._settle(conn, endings, ended, changed, now)
+        append_setbacks(conn, self.subject, endings, _outcomes(moved), now=now)
+        return {row_id: row["status"] for row_id, row in moved.items()}
+
+    def release(
+        self, conn: Connection, endings: Sequence[Ending], *, now: float | None, values: Values | None = None
+    ) -> frozenset[str]:
+        """Hand leases back, due at their `not_before`, without counting the attempt; return the ids that were."""
+        ended = ended_source(conn, endings)
+        attempts = self.table.c.attempts
+        changed = {
+            "status": RETRY_WAIT,
+            "attempts": case((attempts > 0, attempts - 1), else_=0),
+            "next_attempt_at": ended.c.not_before,
+            "last_error_code": ended.c.code,
+            **(values or {}),
+        }
+        moved = self._settle(conn, endings, ended, changed, now)
+        released = {row_id: (RELEASED, row["attempts"] + 1) for row_id, row in moved.items()}  # the attempt that was
+        append_setbacks(conn, self.subject, endings, released, now=now)
+        return frozenset(moved)
+
+    # --- the way out of `leased`, by anybody, once the lease ran out --------------------------------------------------
+
+    def expire(self, conn: Connection, *, now: float | None, most: int = 200) -> dict[str, str]:
+        """Take leases that ran out away from their holders; return the id and the new state of each row moved.
+
+        Rows that another transaction holds, and rows that are not sound, are left for later. A row in doubt never
+        fails by this.
+        """
+        t = self.table.c
+        expired = (
+            select(self.table)
+            .where(t.status == LEASED, t.lease_expires_at <= clock(conn, now))
+            .order_by(t.lease_expires_at, self._id)
+            .limit(most)
+            .with_for_update(skip_locked=True)
+        )
+        found = conn.execute(expired).mappings().all()
+        return self.expire_rows(conn, [row for row in found if self._is_sound(row)], now=now)
+
+    def expire_rows(self, conn: Connection, rows: Sequence[RowMapping], *, now: float | None) -> dict[str, str]:
+        """Do what `expire` does to rows that were just read and locked; each must still hold the lease it had."""
+        endings = [
+            Ending(row_id=row[self.id_column], owner=row["lease_owner"], token=row["lease_token"], code=LEASE_EXPIRED)
+            for row in rows
+        ]
+        changed = {
+            "status": case((self._is_used_up(None), FAILED), else_=RETRY_WAIT),
+            "next_attempt_at": clock(conn, now),
+            "last_error_code": LEASE_EXPIRED,
+        }
+        has_ended = self.table.c.lease_expires_at <= clock(conn, now)
+        moved = self._leave(conn, endings, ended_source(conn, endings), changed, [has_ended], now)
+        append_setbacks(conn, self.subject, endings, _outcomes(moved), now=now)
+        return {row_id: row["status"] for row_id, row in moved.items()}
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    def _settle(
+        self, conn: Connection, endings: Sequence[Ending], ended: FromClause, changed: Values, now: float | None
+    ) -> dict[str, RowMapping]:
+        is_live = self.table.c.lease_expires_at > clock(conn, now)
+        return self._leave(conn, endings, ended, changed, [is_live, *self.settle_guards], now)
+
+    def _leave(
+        self,
+        conn: Connection,
+        endings: Sequence[Ending],
+        ended: FromClause,
+        changed: Values,
+        where: Sequence[ColumnElement[bool]],
+        now: float | None,
+    ) -> dict[str, RowMapping]:
+        """Move rows out of `leased` whose lease is still this owner's and this token's; return those moved by id."""
+        if not endings:
+            return {}
+        t = self.table.c
+        is_held = (t.status == LEASED, t.lease_owner == ended.c.owner, t.lease_token == ended.c.token)
+        statement = (
+            update(self.table)
+            .where(self._id == ended.c.row_id, *is_held, *where)
+            .values(updated_at=clock(conn, now), **LEASE_CLEARED, **changed)
+            .returning(self._id, t.status, t.attempts)
+        )
+        return {row[self.id_column]: row for row in conn.execute(statement, ended_parameters(endings)).mappings()}
+
+    def _is_sound(self, row: RowMapping) -> bool:
+        return is_sound(row, tokens=self.tokens, hashes=self.hashes)
+
+    @property
+    def _id(self) -> Column[str]:
+        return self.table.c[self.id_column]
+
+    def _is_used_up(self, values: Values | None) -> ColumnElement[bool]:
+        """Return the condition that no attempt is left, never true in doubt, as the row stands or is about to stand."""
+        t = self.table.c
+        used_up = t.attempts >= t.max_attempts
+        if "in_doubt" not in t:
+            return used_up
+        in_doubt = (values or {}).get("in_doubt", t.in_doubt)
+        return and_(used_up, ~literal(in_doubt, Boolean) if isinstance(in_doubt, bool) else ~in_doubt)
+
+    def _due_after(self, conn: Connection, ended: FromClause, now: float | None) -> ColumnElement[float]:
+        """Return `domain.attempt.due_after` in SQL, from the same numbers."""
+        waits = [(self.table.c.attempts == n, literal_column(f"{backoff_seconds(n)}", Float)) for n in ATTEMPTS]
+        due = clock(conn, now) + case(*waits, else_=literal_column(f"{LONGEST_WAIT_SECONDS}", Float))
+        latest = clock(conn, now) + LONGEST_WAIT_SECONDS
+        return case(
+            (or_(ended.c.not_before.is_(None), ended.c.not_before <= due), due),
+            (ended.c.not_before > latest, latest),
+            else_=ended.c.not_before,
+        )
+
+
+def _outcomes(moved: Mapping[str, RowMapping]) -> dict[str, tuple[str, int]]:
+    return {row_id: (row["status"], row["attempts"]) for row_id, row in moved.items()}
+
+
+# A result that was replaced takes its evidence rows' right to count with it, whoever still holds a lease on them.
+IS_CURRENT_RESULT = ~exists(
+    select(jobs.c.job_id).where(
+        jobs.c.job_id == evidence.c.job_id, jobs.c.current_result_sha256.is_distinct_from(evidence.c.result_sha256)
+    )
+)
+
+EVIDENCE = Leases(
+    table=evidence,
+    id_column="request_id",
+    subject="evidence",
+    invalid_code="evidence.state.invalid",
+    tokens=("request_id", "event_id", "plan_id", "job_id", "evidence_revision"),
+    hashes=("result_sha256",),
+    settle_guards=(IS_CURRENT_RESULT,),
+)
+
+DELIVERIES = Leases(
+    table=deliveries,
+    id_column="delivery_id",
+    subject="delivery",
+    invalid_code="cms.delivery.invalid",
+    tokens=("delivery_id", "event_id", "site_id", "source_id", "plan_id"),
+    hashes=("payload_sha256",),
+)
