@@ -22,6 +22,7 @@ MAX_INTEGER: Final = 2**53 - 1
 # A bound on brackets and commas, so that 32 MiB of "[],[],…" cannot become gigabytes of Python lists. The largest
 # legitimate document (250 results) has about 20,000.
 MAX_MARKS: Final = 1_000_000
+_EXPONENT_FROM: Final = 1e21  # from here on RFC 8785 writes an exponent
 _INTEGER_CHARACTERS: Final = 17  # a sign and sixteen digits
 MAX_NUMBER_CHARACTERS: Final = 128  # longer literals carry no more precision, and digits cost quadratic time
 
@@ -39,7 +40,7 @@ def parse_strict(data: bytes | str, *, max_bytes: int, code: str = JSON_INVALID)
     """Parse untrusted JSON and return plain dicts, lists, strings, numbers, booleans and None.
 
     Refused with `Invalid(code)`: more than `max_bytes` of UTF-8 (judged before parsing), a byte order mark, bytes that
-    are not UTF-8, repeated keys at any depth, NaN and infinities, numbers beyond 2^53 - 1, nesting deeper than 64,
+    are not UTF-8, repeated keys at any depth, NaN and infinities, integers beyond 2^53 - 1, nesting deeper than 64,
     lone surrogates, anything after the value. A number without a fraction is an int however it was written, so `1.0`,
     `1` and `-0` have the values of their canonical forms.
     """
@@ -160,9 +161,10 @@ def _number(literal: str) -> int | float:
     if len(literal) > MAX_NUMBER_CHARACTERS:
         raise _RefusedError("a number has too many digits")
     number = float(literal)
-    if not math.isfinite(number) or abs(number) > MAX_INTEGER:
+    # Between the two bounds the canonical form is an integer literal, which could not be read again.
+    if not math.isfinite(number) or MAX_INTEGER < abs(number) < _EXPONENT_FROM:
         raise _RefusedError("a number is beyond 2^53 - 1")
-    return int(number) if number.is_integer() else number
+    return int(number) if number.is_integer() and abs(number) <= MAX_INTEGER else number
 
 
 def _constant(_literal: str) -> NoReturn:
