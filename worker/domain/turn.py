@@ -17,7 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from worker.domain.delivery import CmsAnswer
+from worker.domain.delivery import AdvanceStatus, CmsAnswer
+from worker.domain.errors import Blocked
 
 OUTCOME_UNKNOWN: Final = "cms.outcome_unknown"
 APPROVAL_EXPIRED: Final = "cms.delivery.approval_expired"
@@ -36,7 +37,8 @@ LONGEST_WAIT_SECONDS: Final = 3600.0
 class Standing:
     """A valid, unleased delivery as it stands under the lock of its source, and all that decides what may follow."""
 
-    status: Literal["pending", "retry_wait", "succeeded", "failed"]
+    status: str
+    code: str | None
     attempts: int
     max_attempts: int
     next_attempt_at: float
@@ -58,7 +60,10 @@ class Promise:
 
 @dataclass(frozen=True, kw_only=True)
 class Over:
-    """The delivery has ended."""
+    """The delivery has ended: succeeded, or failed with a code."""
+
+    status: str
+    code: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +100,27 @@ class Close:
 Turn = Over | Wait | Ask | Send | Close
 
 
+def standing_status(status: str, code: str | None) -> AdvanceStatus:
+    """Return where an event stands by its delivery's state; `delivery_ready` while that is open.
+
+    Raises `Blocked("cms.delivery.failed")` where it failed for another reason than the event's own end.
+    """
+    if status == "succeeded":
+        return "delivered"
+    if status != "failed":
+        return "delivery_ready"
+    if code == SUPERSEDED:
+        return "superseded"
+    if code == WITHDRAWN:
+        return "withdrawn"
+    remedy = "locseal deliveries reconcile" if code == OUTCOME_UNKNOWN else "locseal deliveries retry"
+    raise Blocked("cms.delivery.failed", f"the delivery failed with {code}; see {remedy}")
+
+
 def next_turn(standing: Standing, promise: Promise) -> Turn:
     """Return what a worker may do now."""
     if standing.status in {"succeeded", "failed"}:
-        return Over()
+        return Over(status=standing.status, code=standing.code)
     if standing.next_attempt_at > standing.now:
         return Wait(reason="due")
     if not standing.in_doubt:
@@ -181,6 +203,11 @@ def after_send(
         wait_seconds=back_off(attempts, jitter=jitter, retry_after_seconds=answer.retry_after_seconds),
         retry_after_seconds=answer.retry_after_seconds,
     )
+
+
+def missed_window(*, was_in_doubt: bool) -> Settlement:
+    """Return how a lease ends under which no call was begun: due again at once, and no attempt is counted."""
+    return Settlement(status="retry_wait", code=SEND_WINDOW_MISSED, in_doubt=was_in_doubt, is_attempt_returned=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,14 +11,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sqlalchemy import Connection, String, and_, case, delete, exists, or_, select, text, update
+from sqlalchemy import Connection, String, case, delete, exists, or_, select, text, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from worker.domain.delivery import TAMPERED, reverify_delivery
+from worker.domain.delivery import TAMPERED, CmsAnswer, reverify_delivery
 from worker.domain.errors import Blocked
-from worker.domain.signature import TrustSet
+from worker.domain.key import PublicKey, TrustSet
 from worker.domain.turn import OUTCOME_UNKNOWN
 from worker.store.engine import clock, json_rows, row_source
+from worker.store.public_keys import keep_public_key
 from worker.store.schema import OPEN_OR_ACKNOWLEDGED, deliveries, delivery_answers, delivery_history, events
 from worker.store.upserts import insert_into
 
@@ -79,6 +80,14 @@ class Answer:
     document: str = field(repr=False)  # canonical
     signature: str | None = field(repr=False)
     kid: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Word:
+    """An answer that was verified, and the public key that verified it (None for an operator's word)."""
+
+    answer: Answer
+    key: PublicKey | None
 
 
 COLUMNS = tuple(deliveries.c[one.name] for one in fields(Delivery))
@@ -174,22 +183,27 @@ def close_superseded(conn: Connection, event_ids: Iterable[str], *, now: float |
     return close_unsent(conn, event_ids, "superseded", now=now)
 
 
-def events_in_flight(conn: Connection, event_ids: Iterable[str]) -> frozenset[str]:
-    """Return those of the events whose delivery is leased, in doubt or of unknown outcome."""
-    named = row_source(conn, "named", {"event_id": String}, "named")
-    is_unsettled = or_(
-        deliveries.c.status == "leased",
-        deliveries.c.in_doubt.is_(True),
-        and_(deliveries.c.status == "failed", deliveries.c.last_error_code == OUTCOME_UNKNOWN),
-    )
-    found = select(deliveries.c.event_id).where(deliveries.c.event_id.in_(select(named.c.event_id)), is_unsettled)
-    return frozenset(conn.execute(found, {"named": _named(event_ids)}).scalars())
-
-
-def append_answer(conn: Connection, delivery_id: str, answer: Answer, *, now: float | None) -> None:
+def append_word(conn: Connection, delivery_id: str, word: Word, *, now: float | None) -> None:
     """Append what was said of a delivery, in the transaction that acts on it."""
-    values = {one.name: getattr(answer, one.name) for one in fields(Answer)}
+    values = {one.name: getattr(word.answer, one.name) for one in fields(Answer)}
     conn.execute(delivery_answers.insert().values(delivery_id=delivery_id, answered_at=clock(conn, now), **values))
+    if word.key is not None:
+        keep_public_key(conn, word.key, now=now)
+
+
+def word_of(answer: CmsAnswer, nonce: str | None, trust: TrustSet) -> Word | None:
+    """Return a CMS's verified answer as it is kept, or None where nothing was signed."""
+    if answer.signed is None or answer.kid is None or answer.outcome not in {"accepted", "absent"}:
+        return None
+    kept = Answer(
+        kind="acknowledgement" if nonce is None else "lookup",
+        outcome=answer.outcome,
+        nonce=nonce,
+        document=answer.signed.payload().decode(),
+        signature=answer.signed.signature,
+        kid=answer.kid,
+    )
+    return Word(answer=kept, key=trust.keys.get(answer.kid))
 
 
 def retire_failed(conn: Connection, event_id: str, *, now: float | None) -> tuple[str, ...]:

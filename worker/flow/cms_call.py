@@ -1,0 +1,73 @@
+"""One request to a CMS under a lease: on what terms it may be made, a question about a delivery, or the send of it."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+from worker.domain.delivery import CmsAnswer, Lookup
+from worker.domain.signature import SignedDocument
+from worker.domain.turn import SEND_WINDOW_MISSED, Promise
+from worker.flow.services import Services
+from worker.store.deliveries import Word, word_of
+from worker.store.publications import StoredPublication
+from worker.store.standings import Terms
+
+ACKNOWLEDGEMENT = "acknowledgement"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What a CMS answered, the same as it is kept where it is a verified word, and whether a call was begun at all."""
+
+    answer: CmsAnswer
+    word: Word | None
+    was_called: bool = True
+
+
+def terms_for(services: Services, stored: StoredPublication) -> Terms:
+    """Return the conditions on which this worker may act on a delivery, by the site's policy and its CMS's promises."""
+    policy = services.policies.for_site(stored.delivery.site_id)
+    cms = services.cms(stored.delivery.site_id)
+    return Terms(
+        delivery_id=stored.delivery.delivery_id,
+        site_id=stored.delivery.site_id,
+        source_id=stored.delivery.source_id,
+        approval_ids=stored.approval_ids,
+        approvals_code=stored.approvals_code,
+        worker_id=services.worker_id,
+        lease_seconds=policy.delivery_lease_seconds,
+        send_seconds=services.deadlines.send_seconds,
+        is_guided=policy.publication == "guided",
+        promise=Promise(has_lookup=cms.has_lookup, is_idempotent=cms.is_idempotent),
+        jitter=services.jitter(),
+    )
+
+
+def ask_cms(services: Services, stored: StoredPublication) -> Reply:
+    """Ask what became of a delivery, with a fresh nonce. Never raises for what the other side does."""
+    lookup = Lookup(
+        delivery_id=stored.delivery.delivery_id,
+        payload_sha256=stored.delivery.payload_sha256,
+        nonce=secrets.token_hex(32),
+    )
+    cms = services.cms(stored.delivery.site_id)
+    answer = services.calls.start(cms.look_up(lookup, deadline_seconds=services.deadlines.lookup_seconds)).result()
+    return Reply(answer=answer, word=word_of(answer, lookup.nonce, services.keys.trust(ACKNOWLEDGEMENT)))
+
+
+def send_to_cms(services: Services, stored: StoredPublication, *, began: float) -> Reply:
+    """Send the stored bytes once, so that the call ends within the send deadline after `began`.
+
+    `began` is this process's monotonic time from before the claim: so `sent_at` plus the deadline bounds the call, and
+    a process that was held up between the two sends nothing.
+    """
+    left = services.deadlines.send_seconds - (services.monotonic() - began)
+    if left <= services.deadlines.send_seconds / 2:
+        nothing = CmsAnswer(outcome="unavailable", code=SEND_WINDOW_MISSED, sent=False)
+        return Reply(answer=nothing, word=None, was_called=False)
+    cms = services.cms(stored.delivery.site_id)
+    signed = SignedDocument(stored.document, stored.delivery.signature)
+    sending = cms.publish(signed, delivery_id=stored.delivery.delivery_id, deadline_seconds=left)
+    answer = services.calls.start(sending).result()
+    return Reply(answer=answer, word=word_of(answer, None, services.keys.trust(ACKNOWLEDGEMENT)))
