@@ -13,7 +13,6 @@ from config.settings import load_settings as _load_settings
 
 _settings = _load_settings()
 _url = _settings.broker()
-_plain_redis = _url.startswith(("redis://", "rediss://"))
 
 # --- the tasks ------------------------------------------------------------------------------------------------------
 include = ("tasks.intake", "tasks.evidence", "tasks.delivery", "tasks.sweep")
@@ -24,9 +23,8 @@ result_accept_content = ["json"]
 task_serializer = "json"
 result_serializer = "json"
 event_serializer = "json"
-# The default exchange needs no binding in Redis, so a FLUSHALL cannot lose one.
 task_queues = tuple(
-    _Queue(name, _Exchange(""), routing_key=name) for name in ("intake", "evidence", "delivery", "runs", "sweep")
+    _Queue(name, _Exchange(name), routing_key=name) for name in ("intake", "evidence", "delivery", "runs", "sweep")
 )
 task_routes = {
     "release.submit": {"queue": "intake"},
@@ -71,7 +69,6 @@ worker_redirect_stdouts = False
 
 # --- the broker -------------------------------------------------------------------------------------------------------
 broker_url = _url
-broker_transport = "worker.adapters.inbox:CarefulTransport" if _plain_redis else None
 broker_use_ssl = {"ssl_cert_reqs": "required"} if _url.startswith("rediss://") else False
 broker_connection_timeout = _settings.broker_connect_timeout_seconds
 broker_connection_retry = True

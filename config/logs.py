@@ -54,6 +54,7 @@ _QUIET: Final = {
     "httpx2": logging.WARNING,
     "kombu": logging.INFO,
     "psycopg": logging.WARNING,
+    "redis": logging.INFO,
     "sqlalchemy": logging.WARNING,
     "tornado.access": logging.WARNING,
     "uvicorn.access": logging.WARNING,

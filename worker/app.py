@@ -18,6 +18,7 @@ from celery import Celery, signals
 
 from config.logs import set_up
 from config.settings import SettingsError, load_settings
+from worker.adapters.inbox import use_careful_transport
 from worker.adapters.queue import CeleryQueue
 from worker.bootstrap import Plant, build_plant
 from worker.domain.errors import Blocked
@@ -26,6 +27,7 @@ from worker.flow.services import Services
 
 app = Celery("locseal", set_as_current=True)
 app.config_from_object("config.celeryconfig")
+use_careful_transport()
 
 log = structlog.get_logger(__name__)
 
@@ -73,13 +75,14 @@ def plant() -> Plant:
 @signals.setup_logging.connect
 def _set_up_logging(**_: Any) -> None:
     chosen = load_settings()
-    set_up(chosen.log_level, chosen.log_format)
+    set_up(chosen.log_level, chosen.log_format)  # instead of Celery's own, which prints exceptions
 
 
 @signals.worker_init.connect
 def _refuse_to_start(**_: Any) -> None:
     """Stop before anything is taken from a queue if this process could not work: SystemExit passes Celery's signals."""
     try:
+        _set_up_logging()  # Celery does it only after this signal
         plant().check()
     except (Blocked, SettingsError) as refusal:
         if isinstance(refusal, Blocked) and refusal.retryable:

@@ -18,7 +18,7 @@ import structlog
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 from celery.worker.strategy import default as celery_strategy
-from kombu.transport import redis
+from kombu.transport import TRANSPORT_ALIASES, redis
 
 from worker.domain.canonical import parse_strict
 from worker.domain.errors import Invalid
@@ -187,3 +187,9 @@ class CarefulTransport(redis.Transport):
             super()._deliver(message, queue)  # type: ignore[no-untyped-call]
         except ValueError:  # a body that is no base64 or no UTF-8
             log.error("queue.entry.malformed", queue=queue)
+
+
+def use_careful_transport() -> None:
+    """Let `redis://` and `rediss://` mean `CarefulTransport` in this process. Opens nothing."""
+    for scheme in ("redis", "rediss"):
+        TRANSPORT_ALIASES[scheme] = "worker.adapters.inbox:CarefulTransport"
