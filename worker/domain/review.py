@@ -73,7 +73,12 @@ class Abandoned:
     code: str
 
 
-Ending = Verified | Refused | Deferred | Abandoned
+@dataclass(frozen=True, kw_only=True)
+class Reused:
+    """A standing approval of the job was found and verified: the row is answered without a call."""
+
+
+Ending = Verified | Reused | Refused | Deferred | Abandoned
 
 
 def refused(failure: Exception, *, area: str, undeclared: str) -> Refused:

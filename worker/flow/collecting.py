@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Iterable
 from typing import Any
+
+from worker.domain.key import PublicKey
 
 WAKE = None  # in the inbox: look for due rows again
 
@@ -22,6 +25,7 @@ class Collecting:
         self._inbox: queue.SimpleQueue[Any] | None = None
         self._is_woken = False
         self._calls = 0
+        self._kept: frozenset[PublicKey] = frozenset()
 
     def enter(self) -> queue.SimpleQueue[Any] | None:
         """Become the collector and return its inbox, or leave a wake with the present one and return None."""
@@ -68,3 +72,12 @@ class Collecting:
         """Return how many more calls may be open in this process now."""
         with self._lock:
             return max(0, concurrent_calls - self._calls)
+
+    def not_kept(self, keys: Iterable[PublicKey]) -> frozenset[PublicKey]:
+        """Return those keys of which this process does not know that the database keeps them; spares the statement."""
+        return frozenset(keys) - self._kept
+
+    def keep(self, keys: Iterable[PublicKey]) -> None:
+        """Remember keys that the database keeps."""
+        with self._lock:
+            self._kept |= frozenset(keys)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from worker.domain.errors import Blocked
 from worker.domain.evidence import EvidenceRequest, NotYet, check_unmutated, judge_response
@@ -42,9 +43,22 @@ class Guard:
     monotonic: Callable[[], float]
     margin_seconds: float
 
+    @classmethod
+    def from_now(cls, services: Services) -> Self:
+        """Return the guard of rows that are claimed right after this."""
+        return cls(
+            ends_at=services.monotonic() + services.evidence_lease_seconds,
+            monotonic=services.monotonic,
+            margin_seconds=services.deadlines.margin_seconds,
+        )
+
     def is_live(self) -> bool:
         """Tell whether another call to the outside may begin; never asks the database."""
         return self.monotonic() < self.ends_at - self.margin_seconds
+
+    def is_over(self) -> bool:
+        """Tell whether the lease may be over already, so that settling is worth no more tries."""
+        return self.monotonic() >= self.ends_at
 
 
 async def review_locale(services: Services, request: EvidenceRequest, route: str | None, guard: Guard) -> Ending:

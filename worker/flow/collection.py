@@ -1,0 +1,132 @@
+"""One collector's work in hand, from the claim to the events that became ready. Not a step; the step makes one.
+
+    claimed -> (call open) -> answered -> settled -> asked whether ready
+
+A fault of the database keeps what is in hand where it is, to be tried again after a pause while its leases last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from worker.domain.errors import Blocked, Unavailable
+from worker.domain.review import Reused, Verified
+from worker.flow.claimed_requests import open_requests
+from worker.flow.evidence_call import Guard
+from worker.flow.open_calls import OpenCalls
+from worker.flow.services import Services
+from worker.flow.settlement import Answered, settle_answers
+from worker.store.due_evidence import ClaimedRow, claim_due
+from worker.store.engine import reading
+from worker.store.readiness import ready_events
+
+FIRST_PAUSE_SECONDS = 0.05  # between tries while the database is away; doubles
+LONGEST_PAUSE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What one collection did, in rows. `failed` counts attempts that ended without success, retried ones too."""
+
+    claimed: int = 0
+    approved: int = 0
+    failed: int = 0
+
+
+class Collection:
+    """One collector's work in hand. Used by its own thread alone."""
+
+    def __init__(
+        self, services: Services, event_id: str | None, ready: Callable[[str], None], calls: OpenCalls
+    ) -> None:
+        self._services, self._event_id, self._ready, self._calls = services, event_id, ready, calls
+        self._done = Collected()
+        self._is_more_due = True  # a claim may find something
+        self._claimed: list[tuple[ClaimedRow, Guard]] = []  # not loaded yet
+        self._answered: list[Answered] = []  # not settled yet
+        self._jobs: dict[str, str] = {}  # site id by job id: settled, and readiness not asked yet
+
+    def run(self) -> Collected:
+        pause = 0.0
+        while True:
+            try:
+                self._settle()
+                self._tell_ready()
+                self._fill()
+                pause = 0.0
+            except Unavailable:
+                pause = min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+                self._let_go()
+                if not (self._claimed or self._answered or self._calls.waiting):
+                    raise
+            if self._claimed or self._answered or self._calls.waiting:
+                self._answered += self._calls.gather(has_company=bool(self._answered), pause_seconds=pause)
+            elif self._services.draining() or self._services.collecting.try_leave():
+                return self._done
+            self._is_more_due |= self._services.collecting.take_wake()
+
+    def _settle(self) -> None:
+        if not self._answered:
+            return
+        settled = settle_answers(self._services, self._answered)
+        for one in self._answered:
+            if isinstance(one.ending, Verified | Reused):
+                self._jobs[one.row.key.job_id] = one.row.site_id
+        self._answered = []
+        self._done = replace(
+            self._done,
+            approved=self._done.approved + len(settled.approved),
+            failed=self._done.failed + len(settled.failed),
+        )
+
+    def _tell_ready(self) -> None:
+        if not self._jobs:
+            return
+        accepted = {site: self._services.policies.for_site(site).accepted for site in self._jobs.values()}
+        with reading(self._services.engine) as conn:
+            events = ready_events(conn, self._jobs, accepted, now=self._services.now())
+        self._jobs = {}
+        self._services.checkpoint("collect.ready")
+        for event_id in events:
+            with contextlib.suppress(Blocked):  # whatever stops one event must not stop the others
+                self._ready(event_id)
+
+    def _fill(self) -> None:
+        """Put a call into every free place, as long as rows are due."""
+        while True:
+            self._begin()
+            places = min(self._services.batch_rows, self._calls.free_places())
+            if not (places and self._is_more_due) or self._services.draining():
+                return
+            guard = Guard.from_now(self._services)
+            rows = claim_due(
+                self._services.engine,
+                worker_id=self._services.worker_id,
+                limit=places,
+                lease_seconds=self._services.evidence_lease_seconds,
+                preferred_event_id=self._event_id,
+                now=self._services.now(),
+            )
+            self._is_more_due = len(rows) == places
+            self._claimed = [(row, guard) for row in rows]
+            self._done = replace(self._done, claimed=self._done.claimed + len(rows))
+            self._services.checkpoint("collect.claimed")
+
+    def _begin(self) -> None:
+        if not self._claimed:
+            return
+        opened = open_requests(self._services, [row for row, _ in self._claimed])
+        for row, guard in self._claimed:
+            ending = opened.endings.get(row.key.request_id)
+            if ending is not None:
+                self._answered.append(Answered(row=row, guard=guard, ending=ending))
+            else:
+                self._calls.begin(row, guard, opened.requests[row.key.request_id])
+        self._claimed = []
+
+    def _let_go(self) -> None:
+        """Drop what can no longer be settled: leases that are over by this process's own clock."""
+        self._claimed = [(row, guard) for row, guard in self._claimed if not guard.is_over()]
+        self._answered = [one for one in self._answered if not one.guard.is_over()]

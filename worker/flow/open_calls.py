@@ -1,0 +1,88 @@
+"""The calls that one collector has open, and how their answers come back to its thread. Not a step.
+
+Answers arrive in an inbox, so the collector sleeps until there is one; a wake arrives there too. An answer waits a
+moment for company, so that one commit serves several; places are counted for the whole process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Self
+
+from worker.domain.evidence import EvidenceRequest
+from worker.domain.review import UNAVAILABLE, Ending, Refused
+from worker.flow.collecting import WAKE, Collecting
+from worker.flow.evidence_call import Guard, review_locale
+from worker.flow.services import Services
+from worker.flow.settlement import Answered
+from worker.store.due_evidence import ClaimedRow
+
+COMPANY_SECONDS = 0.002
+LONGEST_COMPANY_SECONDS = 0.01  # an answer is not kept longer than this, however many others come
+
+
+class OpenCalls:
+    """The open calls of one collector. `waiting` is how many answers are still to come."""
+
+    def __init__(self, services: Services, inbox: queue.SimpleQueue[Any]) -> None:
+        self._services = services
+        self._inbox = inbox
+        self.waiting = 0
+
+    @classmethod
+    def enter(cls, services: Services) -> Self | None:
+        """Become the process's collector; None where another thread is, which then has got a wake."""
+        inbox = services.collecting.enter()
+        return None if inbox is None else cls(services, inbox)
+
+    def free_places(self) -> int:
+        """Return how many more calls this process may have open now."""
+        return self._services.collecting.free_places(self._services.concurrent_calls)
+
+    def begin(self, row: ClaimedRow, guard: Guard, request: EvidenceRequest) -> None:
+        """Start the call of one row; its answer comes out of `gather`."""
+        services = self._services
+        services.collecting.call_began()
+        self.waiting += 1
+        future = services.calls.start(review_locale(services, request, row.provider, guard))
+        future.add_done_callback(partial(_ended, services.collecting, self._inbox, row, guard))
+
+    def gather(self, *, has_company: bool, pause_seconds: float) -> list[Answered]:
+        """Sleep until an answer or a wake arrives, then take in what comes within a moment.
+
+        `has_company` says that answers are in hand already: then only the moment is waited. `pause_seconds` is the
+        longest wait while the database is away, 0 otherwise. Returns at once where there is nothing to wait for.
+        """
+        if not self.waiting and not pause_seconds:
+            return []
+        patience = pause_seconds or (COMPANY_SECONDS if has_company else None)
+        answered: list[Answered] = []
+        until: float | None = None
+        with contextlib.suppress(queue.Empty):
+            while True:
+                item = self._inbox.get(timeout=patience)
+                if item is WAKE:
+                    if not answered and not has_company:
+                        break  # there may be a row for a free place: do not let it wait for an answer
+                else:
+                    self.waiting -= 1
+                    answered.append(item)
+                until = until or time.monotonic() + LONGEST_COMPANY_SECONDS
+                patience = min(COMPANY_SECONDS, until - time.monotonic())
+                if not self.waiting or patience <= 0:
+                    break
+        return answered
+
+
+def _ended(
+    collecting: Collecting, inbox: queue.SimpleQueue[Any], row: ClaimedRow, guard: Guard, future: Future[Ending]
+) -> None:
+    """Hand an answer to the collector; a call that was cut off (the loop ends) may be tried again."""
+    collecting.call_ended()
+    is_cut_off = future.cancelled() or future.exception() is not None
+    ending = Refused(code=UNAVAILABLE, retryable=True) if is_cut_off else future.result()
+    inbox.put(Answered(row=row, guard=guard, ending=ending))

@@ -1,0 +1,75 @@
+"""What is made of finished calls: approvals signed outside any transaction, then one settle for all. Not a step.
+
+The time of approval is read once, after the answers. Repeating a settle is harmless: rows that moved are not met again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from worker.domain.attempt import LONGEST_WAIT_SECONDS, backoff_seconds
+from worker.domain.review import Deferred, Ending, Refused, Reused, Verified
+from worker.flow.approval_signing import keys_behind, sign_approval
+from worker.flow.evidence_call import Guard
+from worker.flow.services import Services
+from worker.store.due_evidence import ClaimedRow
+from worker.store.engine import read_clock, reading
+from worker.store.settlements import Batch, Failure, Release, Settled, Success, settle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """A claimed row, its guard, and how its attempt ended."""
+
+    row: ClaimedRow
+    guard: Guard
+    ending: Ending
+
+
+def settle_answers(services: Services, answered: Sequence[Answered]) -> Settled:
+    """Sign what was verified and settle everything that finished in one transaction.
+
+    Raises `Unavailable` when the database cannot answer; nothing was settled then, and the caller may repeat it.
+    """
+    services.checkpoint("collect.answered")
+    with reading(services.engine) as conn:
+        moment = read_clock(conn, services.now())
+    successes: list[Success] = []
+    failures: list[Failure] = []
+    releases: list[Release] = []
+    reused: dict[str, str] = {}
+    for one in answered:
+        claim = one.row.claim
+        ending: object = one.ending
+        if isinstance(ending, Verified):
+            ending = sign_approval(services, claim, ending, moment)
+        if isinstance(ending, Success):
+            successes.append(ending)
+        elif isinstance(ending, Refused):
+            due_at = moment + _wait_seconds(services, claim.attempt, ending)
+            failures.append(Failure(claim=claim, code=ending.code, retryable=ending.retryable, not_before=due_at))
+        elif isinstance(ending, Deferred):
+            releases.append(Release(claim=claim, code=ending.code, not_before=moment + ending.wait_seconds))
+        elif isinstance(ending, Reused):
+            reused[one.row.key.job_id] = one.row.key.result_sha256
+    services.checkpoint("collect.signed")
+    keys = services.collecting.not_kept(keys_behind(services, successes))
+    batch = Batch(
+        successes=tuple(successes),
+        failures=tuple(failures),
+        releases=tuple(releases),
+        reused=reused,
+        keys=tuple(keys),
+    )
+    settled = settle(services.engine, batch, now=services.now())
+    if settled.has_kept_keys:
+        services.collecting.keep(keys)
+    services.checkpoint("collect.settled")
+    return settled
+
+
+def _wait_seconds(services: Services, attempt: int, refused: Refused) -> float:
+    """Return the back-off with its random part, or the longer wait that the other side asked for; at most an hour."""
+    spread = backoff_seconds(attempt) * (1.0 + services.jitter())
+    return min(max(spread, refused.retry_after_seconds or 0.0), LONGEST_WAIT_SECONDS)
