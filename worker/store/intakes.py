@@ -7,7 +7,7 @@ checked before; who is woken afterwards is decided in the flow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
@@ -20,12 +20,13 @@ from worker.domain.result import Result
 from worker.domain.signature import PublicKey, TrustSet
 from worker.domain.submission import Submission
 from worker.store.approvals import StoredApproval, choose, standing_approvals, verify_approval
-from worker.store.deliveries import close_superseded, close_unsent
+from worker.store.deliveries import close_superseded, close_unsent, lock_event
 from worker.store.events import EventRow, insert_event, open_events_with, supersede_older
 from worker.store.jobs import JobRow, ResultRow, insert_results, lock_jobs, read_result, replace_results
+from worker.store.public_keys import keep_public_keys
 from worker.store.revisions import SUPERSEDED, Opened, Revision, close_revisions, open_revisions, retire_revisions
 from worker.store.sources import Intake, lock_source, read_intake
-from worker.store.submissions import RELEASE, insert_submission, keep_public_key
+from worker.store.submissions import RELEASE, insert_submission
 from worker.store.withdrawals import mark_applied
 
 REPLACED = "cms.delivery.result_replaced"
@@ -94,7 +95,7 @@ def take_in(conn: Connection, incoming: Incoming, *, now: float | None) -> Taken
     changed = [job_id for job_id in fresh if job_id in known.jobs]
     others = open_events_with(conn, changed, besides=event.event_id) if changed else ()
     if replaced:
-        close_unsent(conn, [one.event_id for one in (event, *others)], REPLACED, now=now)
+        _close_old_texts(conn, [event.event_id, *(other.event_id for other in others)], now=now)
     asked = _current(event, results, known) if row.state == "open" else {}
     rows = _revisions(event, asked, incoming, known, standing)
     for other in others:
@@ -191,7 +192,7 @@ def _store(
         body=incoming.body,
         now=now,
     )
-    keep_public_key(conn, incoming.key, now=now)
+    keep_public_keys(conn, [incoming.key], now=now)
     if known.same_event is not None:
         return
     insert_event(
@@ -218,6 +219,13 @@ def _store(
     if older:
         close_revisions(conn, older, SUPERSEDED, now=now)
         close_superseded(conn, older, now=now)
+
+
+def _close_old_texts(conn: Connection, event_ids: Sequence[str], *, now: float | None) -> None:
+    """Close prepared deliveries that hold a replaced text; the events' locks keep new ones from being prepared."""
+    for event_id in sorted(event_ids):
+        lock_event(conn, event_id)
+    close_unsent(conn, event_ids, REPLACED, now=now)
 
 
 def _current(event: ChangeEvent, results: Mapping[str, Result], known: Intake) -> dict[str, Result]:

@@ -2,7 +2,8 @@
 
 A row is one revision of the question about one result for one event. A row of an event that ended (superseded,
 withdrawn) must not be claimed any more, and a claim joins nothing: so the rows that are due are failed here with a
-stable code, in the transaction that ends the event. A leased row is left to its holder, whose settle still counts.
+stable code, in the transaction that ends the event. A leased row is left to its holder, whose settle still counts; if
+it falls back to waiting instead, `close_ended` fails it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from sqlalchemy import (
     Integer,
     String,
     Text,
+    case,
     delete,
     exists,
     insert,
@@ -26,8 +28,9 @@ from sqlalchemy import (
 )
 
 from worker.domain.canonical import canonical_text
+from worker.store.deliveries import is_spoken_for
 from worker.store.engine import clock, json_rows, row_source
-from worker.store.schema import DUE, evidence, evidence_history
+from worker.store.schema import DUE, deliveries, events, evidence, evidence_history
 from worker.store.upserts import insert_into
 
 SUPERSEDED = "evidence.superseded"
@@ -62,7 +65,8 @@ class Opened:
 def open_revisions(conn: Connection, rows: Sequence[Revision], *, now: float | None) -> tuple[Opened, ...]:
     """Insert evidence rows, due now, and return those inserted; one statement for any number of rows.
 
-    A (event, job, result) that has a row already gets no second one: that needs an explicit renewal.
+    A (event, job, result) that has a row already gets no second one, and an event that a delivery speaks for gets none:
+    both need an explicit renewal. The caller wakes a collector after its commit, so the rows count as woken.
     """
     at = clock(conn, now)
     kinds = {name: Integer if name == "max_attempts" else String for name in Revision.__dataclass_fields__}
@@ -72,12 +76,13 @@ def open_revisions(conn: Connection, rows: Sequence[Revision], *, now: float | N
         evidence.c.event_id == source.c.event_id,
         evidence.c.result_sha256 == source.c.result_sha256,
     )
+    is_delivered = exists().where(deliveries.c.event_id == source.c.event_id, is_spoken_for())
     opened = conn.execute(
         insert_into(conn, evidence)
         .from_select(
-            [*kinds, "attempts", "next_attempt_at", "created_at", "updated_at"],
-            select(*(source.c[name] for name in kinds), literal(0), at, at, at)
-            .where(~is_asked)
+            [*kinds, "attempts", "next_attempt_at", "created_at", "updated_at", "last_woken_at"],
+            select(*(source.c[name] for name in kinds), literal(0), at, at, at, at)
+            .where(~is_asked, ~is_delivered)
             .order_by(source.c.request_id),
         )
         .on_conflict_do_nothing()
@@ -101,6 +106,30 @@ def close_revisions(conn: Connection, event_ids: Iterable[str], code: str, *, no
         {"ended": json_rows([{"event_id": event_id} for event_id in event_ids])},
     )
     return closed.rowcount
+
+
+def close_ended(conn: Connection, request_ids: Iterable[str], *, now: float | None) -> tuple[str, ...]:
+    """Fail those rows that fell back to waiting though their event had ended meanwhile; return their ids.
+
+    For whoever just moved leased rows (a failed attempt, a release, an expired lease), in the same transaction: a row
+    that was leased when its event ended must not be claimed again.
+    """
+    at = clock(conn, now)
+    moved = row_source(conn, "moved", {"request_id": String}, "moved")
+    code = case((events.c.state == "withdrawn", WITHDRAWN), else_=SUPERSEDED)
+    closed = conn.execute(
+        update(evidence)
+        .where(
+            evidence.c.request_id.in_(select(moved.c.request_id)),
+            text(DUE),
+            events.c.event_id == evidence.c.event_id,
+            events.c.state.in_(("superseded", "withdrawn")),
+        )
+        .values(status="failed", last_error_code=code, next_attempt_at=at, updated_at=at)
+        .returning(evidence.c.request_id),
+        {"moved": json_rows([{"request_id": request_id} for request_id in request_ids])},
+    )
+    return tuple(sorted(closed.scalars()))
 
 
 def retire_revisions(conn: Connection, replaced: dict[str, str], *, now: float | None) -> int:

@@ -1,16 +1,15 @@
-"""Accepted documents, exactly as they came, and the public keys that made us trust them.
+"""Accepted documents, exactly as they came. Appended, never changed.
 
-Both are appended and never changed. Whether a document is acceptable is decided in `intakes` and `withdrawals`.
+Whether a document is acceptable is decided in `intakes` and `withdrawals`.
 """
 
 from __future__ import annotations
 
 from sqlalchemy import Connection, Engine, select
 
-from worker.domain.canonical import canonical_text
-from worker.domain.signature import PublicKey, TrustSet
+from worker.domain.signature import TrustSet
 from worker.store.engine import clock, read_clock, reading
-from worker.store.schema import public_keys, submissions
+from worker.store.schema import submissions
 from worker.store.upserts import insert_into
 
 RELEASE = "release"
@@ -49,21 +48,6 @@ def insert_submission(
     )
     kept = conn.execute(statement.on_conflict_do_nothing().returning(submissions.c.document_sha256))
     return kept.first() is not None
-
-
-def keep_public_key(conn: Connection, key: PublicKey, *, now: float | None) -> None:
-    """Keep a public key that was used to trust something; a key already kept stays as it is."""
-    conn.execute(
-        insert_into(conn, public_keys)
-        .values(
-            purpose=key.purpose,
-            kid=key.kid,
-            thumbprint=key.thumbprint,
-            jwk=canonical_text(dict(key.jwk)),
-            first_seen_at=clock(conn, now),
-        )
-        .on_conflict_do_nothing()
-    )
 
 
 def arrival_time(engine: Engine, trust: TrustSet, *, now: float | None) -> float | None:

@@ -15,10 +15,11 @@ from worker.domain.turn import OUTCOME_UNKNOWN
 from worker.store.deliveries import close_unsent
 from worker.store.engine import clock
 from worker.store.events import EventRow, find_event, mark_withdrawn
+from worker.store.public_keys import keep_public_keys
 from worker.store.revisions import WITHDRAWN, close_revisions
 from worker.store.schema import deliveries, withdrawals
 from worker.store.sources import lock_event_name, lock_source
-from worker.store.submissions import WITHDRAWAL, accepted_event, insert_submission, keep_public_key
+from worker.store.submissions import WITHDRAWAL, accepted_event, insert_submission
 from worker.store.upserts import insert_into
 
 DELIVERY_WITHDRAWN = "withdrawn"
@@ -97,7 +98,7 @@ def take_back(conn: Connection, retraction: Retraction, *, now: float | None) ->
         body=retraction.body,
         now=now,
     )
-    keep_public_key(conn, retraction.key, now=now)
+    keep_public_keys(conn, [retraction.key], now=now)
 
 
 def _locked_event(conn: Connection, event_id: str, *, now: float | None) -> EventRow | None:
