@@ -117,15 +117,18 @@ def _changing(directory: Path, purpose: str) -> Iterator[list[dict[str, Any]]]:
 
 
 def _write_new(path: Path, text: str) -> None:
-    """Write a file that must not exist yet, readable by its owner alone from its first moment."""
+    """Make a whole file appear that must not exist yet, readable by its owner alone from its first moment."""
+    handle, name = tempfile.mkstemp(prefix=".", dir=path.parent)  # 0600
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        path.hardlink_to(name)  # unlike a rename it never takes the place of another file
     except FileExistsError:
         raise Blocked("keys.kid.taken", f"{path.name} exists; choose another kid") from None
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    finally:
+        Path(name).unlink()
 
 
 def _replace(path: Path, text: str) -> None:

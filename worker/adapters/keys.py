@@ -31,8 +31,8 @@ from worker.domain.signature import (
 __all__ = ["FileKeys", "FileSigner", "Signer", "generate_key", "retire_key"]
 
 RECHECK_SECONDS: Final = 1.0
-# A file changed this short before it was read may change again without its times showing it.
-_SETTLED_NANOSECONDS: Final = 2_000_000_000
+# A file changed this short before it was read may change again without its times showing it: it is read again.
+SETTLE_SECONDS: Final = 2.0
 
 
 class Signer(Protocol):
@@ -71,6 +71,13 @@ class _Snapshot:
     signer_faults: Mapping[str, Finding]
     trust_missing: Finding | None  # the whole directory
 
+    def trust_of(self, purpose: str) -> TrustSet:
+        """Return a trust set, or raise what is wrong with it."""
+        fault = self.trust_faults.get(purpose) or self.trust_missing
+        if fault is not None:
+            raise Unavailable(fault.code, fault.sentence())
+        return self.trust.get(purpose) or TrustSet(purpose=purpose, keys={})
+
 
 class FileKeys:
     """Keys from a private and a trust directory. Safe to share between threads; looks at the files once a second.
@@ -85,12 +92,14 @@ class FileKeys:
         *,
         signers: Mapping[str, Signer] | None = None,
         recheck_seconds: float = RECHECK_SECONDS,
+        settle_seconds: float = SETTLE_SECONDS,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
         self._private_dir = private_dir
         self._trust_dir = trust_dir
         self._outside = dict(signers or {})
         self._recheck_seconds = recheck_seconds
+        self._settle_nanoseconds = int(settle_seconds * 1e9)
         self._ticks = ticks
         self._lock = threading.Lock()
         self._seen: set[str] = set()
@@ -103,19 +112,16 @@ class FileKeys:
         `Unavailable` (retryable) where the file is broken, has gone, or the whole directory is missing or empty.
         """
         _check_purpose(purpose)
-        now = self._current()
-        fault = now.trust_faults.get(purpose) or now.trust_missing
-        if fault is not None:
-            raise Unavailable(fault.code, fault.sentence())
-        return now.trust.get(purpose) or TrustSet(purpose=purpose, keys={})
+        return self._current().trust_of(purpose)
 
     def sign(self, purpose: str, document: Mapping[str, Any]) -> SignedDocument:
         """Sign the canonical bytes of a document with the active key and verify at once.
 
         `Unavailable` (retryable) when there is no usable signer, when it fails, or when what it made does not verify.
         """
-        trust = self.trust(purpose)
-        now = self._current()
+        _check_purpose(purpose)
+        now = self._current()  # one look: the signer must be judged by the trust set it was chosen from
+        trust = now.trust_of(purpose)
         fault = now.signer_faults.get(purpose)
         if fault is not None:
             raise Unavailable(fault.code, fault.sentence())
@@ -175,7 +181,7 @@ class FileKeys:
         empty = not trusted.sets and not trust_faults
         newest = max((stamp for part in fingerprint for stamp in part.changed), default=0)
         return _Snapshot(
-            fingerprint=fingerprint if newest < time.time_ns() - _SETTLED_NANOSECONDS else None,
+            fingerprint=fingerprint if newest <= time.time_ns() - self._settle_nanoseconds else None,
             trust=trusted.sets,
             signers=signers | self._outside,
             trust_faults=trust_faults,
