@@ -239,6 +239,11 @@ def claim_of(row: RowMapping) -> EvidenceClaim:
     )
 
 
+def key_of(row: RowMapping) -> EvidenceKey:
+    """Return the question that a row asks."""
+    return EvidenceKey(request_id=row["request_id"], **{name: row[name] for name in BINDING})
+
+
 def _insert(conn: Connection, key: EvidenceKey, *, now: float | None, max_attempts: int) -> None:
     """Insert a row, pending and due now, unless its id or its binding is there already."""
     at = read_clock(conn, now)

@@ -154,8 +154,7 @@ class Leases:
 
     def is_due(self, conn: Connection, now: float | None) -> ColumnElement[bool]:
         """Return the condition that a row waits and its time has come."""
-        t = self.table.c
-        return and_(t.status.in_((PENDING, RETRY_WAIT)), t.next_attempt_at <= clock(conn, now))
+        return and_(is_waiting(self.table), self.table.c.next_attempt_at <= clock(conn, now))
 
     def _leased(
         self, conn: Connection, now: float | None, lease_seconds: float, *, is_counted: bool = True
@@ -231,7 +230,7 @@ class Leases:
         t = self.table.c
         expired = (
             select(self.table)
-            .where(t.status == LEASED, t.lease_expires_at <= clock(conn, now))
+            .where(is_leased(self.table), t.lease_expires_at <= clock(conn, now))
             .order_by(t.lease_expires_at, self._id)
             .limit(most)
             .with_for_update(skip_locked=True)
@@ -311,6 +310,16 @@ class Leases:
             (ended.c.not_before > latest, latest),
             else_=ended.c.not_before,
         )
+
+
+def is_waiting(rows: FromClause) -> ColumnElement[bool]:
+    """Return the condition that a row waits to be claimed, in the words of the partial indexes."""
+    return rows.c.status.in_((literal_column(f"'{PENDING}'"), literal_column(f"'{RETRY_WAIT}'")))
+
+
+def is_leased(rows: FromClause) -> ColumnElement[bool]:
+    """Return the condition that a row is leased, live or not, in the words of the partial indexes."""
+    return rows.c.status == literal_column(f"'{LEASED}'")
 
 
 def _outcomes(moved: Mapping[str, RowMapping]) -> dict[str, tuple[str, int]]:

@@ -188,8 +188,9 @@ evidence = Table(
     Index("evidence_by_event", "event_id", "created_at", "request_id"),
     Index("evidence_by_job", "job_id"),
     Index(
-        "evidence_due_by_site",
+        "evidence_due_by_site",  # claims jump from site to site and from route to route along it
         "site_id",
+        "provider",
         "next_attempt_at",
         "created_at",
         "request_id",

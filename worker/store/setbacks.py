@@ -9,7 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Boolean, Connection, Float, FromClause, Integer, String, bindparam, cast, literal, select
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    Float,
+    FromClause,
+    Integer,
+    String,
+    bindparam,
+    cast,
+    literal,
+    select,
+)
 
 from worker.store.engine import clock, json_rows, row_source
 from worker.store.schema import setbacks
@@ -46,7 +58,9 @@ def ended_source(conn: Connection, endings: Sequence[Ending]) -> FromClause:
     """Return the endings as a selectable. One alone travels as plain parameters, exact to the last bit."""
     if len(endings) != 1:
         return row_source(conn, "ended", ENDING_COLUMNS, "endings")
-    alone = [cast(bindparam(f"ended_{name}"), kind).label(name) for name, kind in ENDING_COLUMNS.items()]
+    alone: list[ColumnElement[Any]] = [
+        cast(bindparam(f"ended_{name}"), kind).label(name) for name, kind in ENDING_COLUMNS.items()
+    ]
     return select(*alone).subquery("ended")
 
 

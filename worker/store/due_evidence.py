@@ -1,0 +1,217 @@
+"""Which due evidence rows a worker gets, and the one statement that leases them to it.
+
+Fair share: each further row goes to the site with the fewest live leases, those of this very batch counted; within a
+site rows go by due time. The cost does not grow with the backlog: sites and routes are walked by index, and of each
+only as many rows are read as the batch may need. Rows of events that are not open, or that have a delivery, stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    Connection,
+    Engine,
+    FromClause,
+    Integer,
+    RowMapping,
+    Select,
+    String,
+    Subquery,
+    and_,
+    bindparam,
+    case,
+    exists,
+    func,
+    literal_column,
+    select,
+    true,
+)
+
+from worker.domain.attempt import require_lease_seconds
+from worker.domain.evidence import EvidenceClaim, EvidenceKey
+from worker.domain.identifier import require_time, require_token
+from worker.store.engine import clock, is_sqlite, json_rows, row_source, writing
+from worker.store.evidence import claim_of, key_of
+from worker.store.leases import EVIDENCE, is_leased, is_waiting
+from worker.store.schema import deliveries, events, evidence
+from worker.store.soundness import is_row_sound
+
+# How many of the best candidates a claim looks at for each row it may take: others may hold the locks of the first.
+WINDOW = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimedRow:
+    """One leased evidence row: the question, the lease, and who is to be asked for which site."""
+
+    key: EvidenceKey
+    claim: EvidenceClaim
+    site_id: str
+    provider: str
+
+
+def claim_due(
+    engine: Engine,
+    *,
+    worker_id: str,
+    limit: int,
+    lease_seconds: float,
+    preferred_event_id: str | None = None,
+    now: float | None = None,
+    blocked_providers: Collection[str] = (),
+    blocked_sites: Collection[str] = (),
+) -> list[ClaimedRow]:
+    """Lease up to `limit` due rows to a worker in one statement, by fair share, and return them in that order.
+
+    Each row gets a token of its own and is claimed under its own bound on attempts. `preferred_event_id` only decides
+    between rows of a site that fell due at the same time. Damaged rows are passed over. Many workers may claim at
+    once: rows that another is taking are skipped, not waited for.
+    """
+    require_token(worker_id, "evidence.worker_id.invalid")
+    seconds = require_lease_seconds(lease_seconds)
+    moment = None if now is None else require_time(now)
+    if limit < 1:
+        return []
+    parameters = {
+        "limit": limit,
+        "window": limit if is_sqlite(engine) else limit * WINDOW,  # SQLite has one writer: nobody holds the first
+        "preferred": preferred_event_id or "",
+        "blocked_providers": json_rows([{"name": name} for name in sorted(blocked_providers)]),
+        "blocked_sites": json_rows([{"name": name} for name in sorted(blocked_sites)]),
+    }
+
+    def work(conn: Connection) -> list[RowMapping]:
+        return EVIDENCE.take_many(
+            conn,
+            _picked(conn, moment),
+            most=limit,
+            worker_id=worker_id,
+            lease_seconds=seconds,
+            now=moment,
+            parameters=parameters,
+        )
+
+    return [
+        ClaimedRow(key=key_of(row), claim=claim_of(row), site_id=row["site_id"], provider=row["provider"])
+        for row in writing(engine, work)
+    ]
+
+
+def _picked(conn: Connection, now: float | None) -> CTE:
+    """Return (row_id, n): the rows to lease, best first. On PostgreSQL they are locked, and locked ones skipped."""
+    ranked = _ranked(conn, now).subquery("ranked")
+    best = (
+        select(evidence.c.request_id.label("row_id"))
+        .join(ranked, ranked.c.request_id == evidence.c.request_id)
+        .where(EVIDENCE.is_due(conn, now))
+        .order_by(ranked.c.place)
+        .limit(bindparam("limit", type_=Integer))
+    )
+    if is_sqlite(conn):
+        chosen = best.add_columns(ranked.c.place).subquery("chosen")
+    else:
+        chosen = best.add_columns(ranked.c.place).with_for_update(of=evidence, skip_locked=True).subquery("chosen")
+    return select(chosen.c.row_id, func.row_number().over(order_by=chosen.c.place).label("n")).cte("picked")
+
+
+def _ranked(conn: Connection, now: float | None) -> Select[tuple[str, int]]:
+    """Return (request_id, place): candidates by how many leases their site would have, then by due order."""
+    groups = _groups(conn, now)
+    found = _candidates(conn, groups, now)
+    live = (
+        select(evidence.c.site_id, func.count().label("leases"))
+        .where(is_leased(evidence), evidence.c.lease_expires_at > clock(conn, now))
+        .group_by(evidence.c.site_id)
+        .subquery("live")
+    )
+    is_preferred = case((found.c.event_id == bindparam("preferred", type_=String), 0), else_=1)
+    due_order = (found.c.next_attempt_at, is_preferred, found.c.created_at, found.c.request_id)
+    turn = func.row_number().over(partition_by=found.c.site_id, order_by=due_order) + func.coalesce(live.c.leases, 0)
+    turns = (
+        select(*found.c, turn.label("turn"), is_preferred.label("is_preferred"))
+        .outerjoin_from(found, live, live.c.site_id == found.c.site_id)
+        .subquery("turns")
+    )
+    order = (turns.c.turn, turns.c.next_attempt_at, turns.c.is_preferred, turns.c.created_at, turns.c.request_id)
+    return select(turns.c.request_id, func.row_number().over(order_by=order).label("place"))
+
+
+def _groups(conn: Connection, now: float | None) -> CTE:
+    """Return (site_id, provider, places) of the groups with something due, found by jumps from one to the next.
+
+    `places` is how many rows of each group are looked at: at least one of each, and enough for the whole batch.
+    """
+    e = evidence.alias("waiting")
+    waits = is_waiting(e)
+    sites = select(select(func.min(e.c.site_id)).where(waits).scalar_subquery().label("site_id"))
+    site = sites.cte("sites", recursive=True)
+    next_site = select(func.min(e.c.site_id)).where(waits, e.c.site_id > site.c.site_id).scalar_subquery()
+    site = site.union_all(select(next_site).where(site.c.site_id.is_not(None)))
+    first_route = select(func.min(e.c.provider)).where(waits, e.c.site_id == site.c.site_id).scalar_subquery()
+    routes = select(site.c.site_id, first_route.label("provider")).where(
+        site.c.site_id.is_not(None), site.c.site_id.not_in(_names(conn, "blocked_sites"))
+    )
+    route = routes.cte("routes", recursive=True)
+    of_route = (waits, e.c.site_id == route.c.site_id)
+    next_route = select(func.min(e.c.provider)).where(*of_route, e.c.provider > route.c.provider).scalar_subquery()
+    route = route.union_all(select(route.c.site_id, next_route).where(route.c.provider.is_not(None)))
+    of_group = (waits, e.c.site_id == route.c.site_id, e.c.provider == route.c.provider)
+    first_due = select(func.min(e.c.next_attempt_at)).where(*of_group).scalar_subquery()
+    return (
+        select(route.c.site_id, route.c.provider)
+        .where(
+            route.c.provider.is_not(None),
+            route.c.provider.not_in(_names(conn, "blocked_providers")),
+            first_due <= clock(conn, now),
+        )
+        .cte("groups")
+    )
+
+
+def _candidates(conn: Connection, groups: CTE, now: float | None) -> Subquery:
+    """Return the first rows of each group in due order: more of each the fewer groups there are."""
+    e = evidence.alias("e")
+    window = bindparam("window", type_=Integer)
+    places = select(window // func.count() + 1).select_from(groups).scalar_subquery()
+    first = (
+        select(e.c.request_id, e.c.event_id, e.c.site_id, e.c.next_attempt_at, e.c.created_at)
+        .where(
+            is_waiting(e),
+            e.c.site_id == groups.c.site_id,
+            e.c.provider == groups.c.provider,
+            e.c.next_attempt_at <= clock(conn, now),
+            e.c.attempts < e.c.max_attempts,
+            is_row_sound(conn, e, tokens=EVIDENCE.tokens, hashes=EVIDENCE.hashes),
+            _is_wanted(e),
+        )
+        .order_by(e.c.next_attempt_at, e.c.created_at, e.c.request_id)
+        .limit(places)
+    )
+    if not is_sqlite(conn):
+        each = first.correlate(groups).lateral("each")
+        return select(*each.c).select_from(groups.join(each, true())).subquery("found")
+    ids = first.with_only_columns(e.c.request_id).correlate(groups).scalar_subquery()
+    f = evidence.alias("f")
+    return (
+        select(f.c.request_id, f.c.event_id, f.c.site_id, f.c.next_attempt_at, f.c.created_at)
+        .select_from(groups.join(f, f.c.request_id.in_(ids)))
+        .subquery("found")
+    )
+
+
+def _is_wanted(rows: FromClause) -> ColumnElement[bool]:
+    """Return the condition that a row's event is open and that no delivery speaks for it yet."""
+    is_open = exists().where(events.c.event_id == rows.c.event_id, events.c.state == literal_column("'open'"))
+    spoken_for = exists().where(
+        deliveries.c.event_id == rows.c.event_id,
+        deliveries.c.status != literal_column("'failed'"),
+    )
+    return and_(is_open, ~spoken_for)
+
+
+def _names(conn: Connection, param: str) -> Select[tuple[str]]:
+    return select(row_source(conn, param, {"name": String}, param).c.name)
