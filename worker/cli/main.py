@@ -61,7 +61,7 @@ class LazyGroup(TyperGroup):
         command = typer.main.get_command(getattr(importlib.import_module(f"worker.cli.{module}"), attribute))
         command.name = cmd_name
         command.short_help = about
-        return command
+        return _plain(command)
 
 
 app = typer.Typer(
@@ -82,10 +82,11 @@ def _locseal() -> None:
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code. The entry point of the package."""
-    sys.excepthook = _unexpected
+    sys.excepthook = say_fault
     as_json = output.wants_json(arguments)
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="locseal")
+        # The command itself and not `app()`, which would put Typer's own hook, with its traceback, in place of ours.
+        typer.main.get_command(app)(args=None if arguments is None else list(arguments), prog_name="locseal")
     except Blocked as error:
         output.refusal(error, as_json=as_json)
         sys.exit(output.REFUSED)
@@ -94,12 +95,20 @@ def run(arguments: Sequence[str] | None = None) -> None:
         sys.exit(output.WRONG_USAGE)
 
 
+def _plain(command: Any) -> Any:
+    """Let a command and all below it print plain help, which a terminal of any width and `grep` can read."""
+    command.rich_markup_mode = None
+    for below in getattr(command, "commands", {}).values():
+        _plain(below)
+    return command
+
+
 def _exists(module: str) -> bool:
     """Tell whether a command's module is installed."""
     return importlib.util.find_spec(f"worker.cli.{module}") is not None
 
 
-def _unexpected(kind: type[BaseException], _error: BaseException, trace: TracebackType | None) -> None:
+def say_fault(kind: type[BaseException], _error: BaseException, trace: TracebackType | None) -> None:
     """Say where a fault of ours happened, without its message, which may hold anything."""
     frames = traceback.extract_tb(trace)
     ours = next((frame for frame in reversed(frames) if Path(__file__).parents[1].name in frame.filename), None)
