@@ -90,7 +90,10 @@ class Keyring:
         self._mark(purpose, {"status": "revoked"})
 
     def _mark(self, purpose: str, members: dict[str, Any]) -> None:
-        self._jwks[purpose] = {"keys": [jwk | members for jwk in self._jwks[purpose]["keys"]]}
+        keys = [
+            {name: value for name, value in jwk.items() if name != "retired_at"} for jwk in self._jwks[purpose]["keys"]
+        ]
+        self._jwks[purpose] = {"keys": [jwk | members for jwk in keys]}
         self._trust[purpose] = load_trust(purpose, self._jwks[purpose])
 
     def write(self, private_dir: Path, trust_dir: Path) -> None:
