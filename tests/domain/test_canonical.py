@@ -79,7 +79,7 @@ NUMBERS = {
     "becbf647612f3696": "-0.0000033333333333333333",
     "43143ff3c1cb0959": "1424953923781206.2",
 }
-CASES = Path(__file__).parents[1] / "cases"
+CASES = Path(__file__).parent / "cases"
 
 
 def short(value: Any) -> str:

@@ -30,7 +30,7 @@ from worker.domain.signature import (
     verify_detached,
 )
 
-CASES = Path(__file__).parents[1] / "cases"
+CASES = Path(__file__).parent / "cases"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 OTHER = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
 PAYLOAD = b'{"a":1}'
