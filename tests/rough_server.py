@@ -59,7 +59,7 @@ def hangs_up(data: bytes = b"") -> Answer:
 class RoughServer:
     """Serves on a free port of 127.0.0.1 in threads of its own. `answers` are used in turn, the last one for ever."""
 
-    def __init__(self, *answers: Answer, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, *answers: Answer, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
         self.answers = list(answers)
         self.requests: list[bytes] = []
         self.connections = 0
@@ -67,7 +67,8 @@ class RoughServer:
         self._tls = tls
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family)
         self.port = int(self._listener.getsockname()[1])
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
 
@@ -92,6 +93,12 @@ class RoughServer:
                     connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(5)
+
+    def all_closed(self, seconds: float) -> bool:
+        """Wait until the other side has closed every connection it made; tell whether it did in time."""
+        for thread in self._threads[1:]:
+            thread.join(seconds)
+        return len(self._threads) > 1 and not any(thread.is_alive() for thread in self._threads[1:])
 
     def _accept(self) -> None:
         while True:

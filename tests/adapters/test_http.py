@@ -308,6 +308,37 @@ def test_a_connection_that_is_never_accepted_was_surely_not_sent() -> None:
     assert server.requests == []
 
 
+def test_an_unfinished_handshake_leaves_no_connection_open() -> None:
+    """A deadline that ends a TLS handshake closes the socket, so that a hanging peer costs nothing afterwards."""
+    with RoughServer(says(reply())) as server:
+
+        async def once() -> bool:
+            client = HttpClient()
+            with pytest.raises(ProviderFailure):
+                await client.post(
+                    Endpoint(url=f"https://127.0.0.1:{server.port}"),
+                    b"{}",
+                    area=AREA,
+                    deadline_seconds=0.2,
+                    max_answer_bytes=LIMIT,
+                )
+            # The loop still runs: nothing but the client itself can have closed the socket.
+            return await asyncio.to_thread(server.all_closed, 5.0)
+
+        assert asyncio.run(once())
+
+
+def test_an_ipv6_address_is_reached() -> None:
+    """An IPv6 address works as an endpoint's host, brackets and all."""
+    try:
+        server = RoughServer(says(reply(b"[6]")), host="::1")
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    with server:
+        assert call(at(f"http://[::1]:{server.port}")).document == [6]
+    assert f"host: [::1]:{server.port}\r\n".encode() in server.requests[0].lower()
+
+
 def _certificate(folder: Path, name: str) -> tuple[Path, ssl.SSLContext]:
     """Make a self-signed certificate for a host name or address, and a server context with it."""
     key = ec.generate_private_key(ec.SECP256R1())

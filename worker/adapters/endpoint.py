@@ -135,6 +135,11 @@ class Endpoint:
         if parts.scheme not in ("http", "https"):
             raise _refuse("scheme", "use https")
 
+    @property
+    def host(self) -> str:
+        """The host and port as the `Host` header names them."""
+        return urlsplit(self.url).netloc
+
     def __repr__(self) -> str:
         """Show no address: a path may hold a secret of the other side."""
         return "<Endpoint>"

@@ -31,7 +31,7 @@ from weakref import WeakKeyDictionary
 
 import httpcore2
 
-from worker.adapters.connections import ClosingBackend
+from worker.adapters.connections import Connections
 from worker.adapters.endpoint import Endpoint
 from worker.domain.canonical import parse_strict
 from worker.domain.errors import Invalid, ProviderFailure, Unavailable
@@ -118,7 +118,7 @@ class HttpClient:
         *,
         ca_file: Path | None = None,
         concurrent_calls: int = 512,
-        idle_connections: int = 64,
+        idle_connections: int = 512,
         idle_seconds: float = 2.0,
         connect_seconds: float = 5.0,
         wall_clock: Callable[[], float] = time.time,
@@ -127,13 +127,12 @@ class HttpClient:
         logging.getLogger("httpcore2").setLevel(logging.WARNING)
         self._ca_file = ca_file
         self._concurrent_calls = concurrent_calls
-        # Each idle connection is polled at every call, so only a modest number is kept.
         self._idle_connections = idle_connections if idle_seconds > 0 else 0
         self._idle_seconds = idle_seconds
         self._connect_seconds = connect_seconds
         self._wall_clock = wall_clock
         self._tls: ssl.SSLContext | None = None
-        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, httpcore2.AsyncConnectionPool] = WeakKeyDictionary()
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, Connections] = WeakKeyDictionary()
 
     async def aclose(self) -> None:
         """Close the connections of the running loop."""
@@ -179,8 +178,11 @@ class HttpClient:
     async def _exchange(
         self, endpoint: Endpoint, body: bytes, limit: int, extra: Mapping[str, str], progress: _Progress
     ) -> HttpAnswer:
+        url = httpcore2.URL(endpoint.url)
         headers: dict[bytes | str, bytes | str] = {
+            "Host": endpoint.host,
             **{name: value for name, value in extra.items()},  # noqa: C416 - widens the type
+            "Content-Length": str(len(body)),
             "Content-Type": "application/json",
             "Accept": "application/json",
             "Accept-Encoding": "identity",
@@ -189,13 +191,8 @@ class HttpClient:
         if endpoint.credentials is not None:
             name, value = endpoint.credentials.header()
             headers.setdefault(name, value)
-        async with self._pool().stream(
-            "POST",
-            endpoint.url,
-            headers=headers,
-            content=body,
-            extensions={"timeout": {"connect": self._connect_seconds}, "trace": progress.trace},
-        ) as response:
+        request = httpcore2.Request("POST", url, headers=headers, content=body, extensions={"trace": progress.trace})
+        async with self._connections().send(request) as response:
             return await self._answer(response, limit, progress)
 
     async def _answer(self, response: httpcore2.Response, limit: int, progress: _Progress) -> HttpAnswer:
@@ -222,22 +219,19 @@ class HttpClient:
         except (KeyError, ValueError, TypeError, IndexError, OverflowError):
             return self._wall_clock()
 
-    def _pool(self) -> httpcore2.AsyncConnectionPool:
+    def _connections(self) -> Connections:
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:
             if self._tls is None:
                 self._tls = ssl.create_default_context(cafile=None if self._ca_file is None else str(self._ca_file))
-            # The bare pool below httpx2, not its client: that would add cookies, redirects, log lines and proxies.
-            pool = httpcore2.AsyncConnectionPool(
-                ssl_context=self._tls,
-                max_connections=self._concurrent_calls,
-                max_keepalive_connections=self._idle_connections,
-                keepalive_expiry=self._idle_seconds,
-                retries=0,
-                network_backend=ClosingBackend(),
+            pool = self._pools[loop] = Connections(
+                tls=self._tls,
+                concurrent=self._concurrent_calls,
+                idle=self._idle_connections,
+                idle_seconds=self._idle_seconds,
+                connect_seconds=self._connect_seconds,
             )
-            self._pools[loop] = pool
         return pool
 
 

@@ -1,7 +1,8 @@
 """A CMS over HTTP: sends the stored bytes once, asks what became of them, and believes nothing unsigned.
 
-    POST {endpoint}/deliveries    the signed publication as stored      Idempotency-Key: <delivery_id>.<sha256 of body>
-    POST {endpoint}/lookups       {delivery_id, payload_sha256, nonce}
+    POST {endpoint}/deliveries    the signed publication as stored
+    POST {endpoint}/lookups       {schema, delivery_id, payload_sha256, nonce}
+    both with                     Idempotency-Key: <delivery_id>.<sha256 of body>    Locseal-Site-Id: <site_id>
 
 What each answer means is the table of `CmsAnswer`; the classification stands in this one place.
 """
@@ -105,7 +106,11 @@ class HttpCms:
                 area=area,
                 deadline_seconds=deadline_seconds,
                 max_answer_bytes=self._max_answer_bytes,
-                headers={"Idempotency-Key": f"{delivery_id}.{sha256_hex(body)}"},
+                headers={
+                    "Idempotency-Key": f"{delivery_id}.{sha256_hex(body)}",
+                    # A look-up names no site, and one endpoint may serve several.
+                    "Locseal-Site-Id": self._site_id,
+                },
             )
         except ProviderFailure as failure:
             return _unavailable(failure, sent=failure.sent)
