@@ -81,6 +81,19 @@ class Reused:
 Ending = Verified | Reused | Refused | Deferred | Abandoned
 
 
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What one collection did, in rows. `failed` counts attempts that ended without success, retried ones too."""
+
+    claimed: int = 0
+    approved: int = 0
+    failed: int = 0
+
+    def plus(self, *, claimed: int = 0, approved: int = 0, failed: int = 0) -> Collected:
+        """Return these counts with others added."""
+        return Collected(claimed=self.claimed + claimed, approved=self.approved + approved, failed=self.failed + failed)
+
+
 def refused(failure: Exception, *, area: str, undeclared: str) -> Refused:
     """Return how a foreign failure ends the attempt: under its area, or retryable where it declares nothing usable.
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from worker.flow.collection import Collected, Collection
+from worker.domain.review import Collected
+from worker.flow.collection import Collection
 from worker.flow.open_calls import OpenCalls
 from worker.flow.services import Services
 

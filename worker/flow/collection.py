@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 from worker.domain.errors import Blocked, Unavailable
-from worker.domain.review import Reused, Verified
+from worker.domain.review import Collected, Reused, Verified
 from worker.flow.claimed_requests import open_requests
 from worker.flow.evidence_call import Guard
 from worker.flow.open_calls import OpenCalls
@@ -22,25 +21,16 @@ from worker.store.due_evidence import ClaimedRow, claim_due
 from worker.store.engine import reading
 from worker.store.readiness import ready_events
 
+Ready = Callable[[str], None]
+
 FIRST_PAUSE_SECONDS = 0.05  # between tries while the database is away; doubles
 LONGEST_PAUSE_SECONDS = 2.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collected:
-    """What one collection did, in rows. `failed` counts attempts that ended without success, retried ones too."""
-
-    claimed: int = 0
-    approved: int = 0
-    failed: int = 0
 
 
 class Collection:
     """One collector's work in hand. Used by its own thread alone."""
 
-    def __init__(
-        self, services: Services, event_id: str | None, ready: Callable[[str], None], calls: OpenCalls
-    ) -> None:
+    def __init__(self, services: Services, event_id: str | None, ready: Ready, calls: OpenCalls) -> None:
         self._services, self._event_id, self._ready, self._calls = services, event_id, ready, calls
         self._done = Collected()
         self._is_more_due = True  # a claim may find something
@@ -49,37 +39,36 @@ class Collection:
         self._jobs: dict[str, str] = {}  # site id by job id: settled, and readiness not asked yet
 
     def run(self) -> Collected:
+        """Go round until no row is due and no call is open. Raises `Unavailable` with nothing left in hand."""
         pause = 0.0
         while True:
             try:
                 self._settle()
-                self._tell_ready()
                 self._fill()
+                self._tell_ready()
                 pause = 0.0
             except Unavailable:
                 pause = min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
                 self._let_go()
-                if not (self._claimed or self._answered or self._calls.waiting):
+                if not self._has_work():
                     raise
-            if self._claimed or self._answered or self._calls.waiting:
+            if self._has_work():
                 self._answered += self._calls.gather(has_company=bool(self._answered), pause_seconds=pause)
             elif self._services.draining() or self._services.collecting.try_leave():
                 return self._done
             self._is_more_due |= self._services.collecting.take_wake()
 
+    def _has_work(self) -> bool:
+        return bool(self._claimed or self._answered or self._calls.waiting)
+
     def _settle(self) -> None:
         if not self._answered:
             return
         settled = settle_answers(self._services, self._answered)
-        for one in self._answered:
-            if isinstance(one.ending, Verified | Reused):
-                self._jobs[one.row.key.job_id] = one.row.site_id
+        done = [one.row for one in self._answered if isinstance(one.ending, Verified | Reused)]
+        self._jobs |= {row.key.job_id: row.site_id for row in done}
         self._answered = []
-        self._done = replace(
-            self._done,
-            approved=self._done.approved + len(settled.approved),
-            failed=self._done.failed + len(settled.failed),
-        )
+        self._done = self._done.plus(approved=len(settled.approved), failed=len(settled.failed))
 
     def _tell_ready(self) -> None:
         if not self._jobs:
@@ -111,7 +100,7 @@ class Collection:
             )
             self._is_more_due = len(rows) == places
             self._claimed = [(row, guard) for row in rows]
-            self._done = replace(self._done, claimed=self._done.claimed + len(rows))
+            self._done = self._done.plus(claimed=len(rows))
             self._services.checkpoint("collect.claimed")
 
     def _begin(self) -> None:

@@ -6,16 +6,16 @@ The time of approval is read once, after the answers. Repeating a settle is harm
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from worker.domain.attempt import LONGEST_WAIT_SECONDS, backoff_seconds
-from worker.domain.review import Deferred, Ending, Refused, Reused, Verified
+from worker.domain.review import TARGET_CONFLICT, Deferred, Ending, Refused, Reused, Verified
 from worker.flow.approval_signing import keys_behind, sign_approval
 from worker.flow.evidence_call import Guard
 from worker.flow.services import Services
 from worker.store.due_evidence import ClaimedRow
-from worker.store.engine import read_clock, reading
-from worker.store.settlements import Batch, Failure, Release, Settled, Success, settle
+from worker.store.engine import reading
+from worker.store.settlements import Batch, Failure, Release, Settled, Success, Survey, settle, survey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,24 +33,24 @@ def settle_answers(services: Services, answered: Sequence[Answered]) -> Settled:
     Raises `Unavailable` when the database cannot answer; nothing was settled then, and the caller may repeat it.
     """
     services.checkpoint("collect.answered")
+    verified = [one.ending.request for one in answered if isinstance(one.ending, Verified)]
     with reading(services.engine) as conn:
-        moment = read_clock(conn, services.now())
+        asked = {one.key.job_id: (one.request_id, one.document["target_sha256"]) for one in verified}
+        found = survey(conn, asked, now=services.now())
     successes: list[Success] = []
     failures: list[Failure] = []
     releases: list[Release] = []
     reused: dict[str, str] = {}
     for one in answered:
         claim = one.row.claim
-        ending: object = one.ending
-        if isinstance(ending, Verified):
-            ending = sign_approval(services, claim, ending, moment)
+        ending = _signed(services, one, found)
         if isinstance(ending, Success):
             successes.append(ending)
         elif isinstance(ending, Refused):
-            due_at = moment + _wait_seconds(services, claim.attempt, ending)
+            due_at = found.now + _wait_seconds(services, claim.attempt, ending)
             failures.append(Failure(claim=claim, code=ending.code, retryable=ending.retryable, not_before=due_at))
         elif isinstance(ending, Deferred):
-            releases.append(Release(claim=claim, code=ending.code, not_before=moment + ending.wait_seconds))
+            releases.append(Release(claim=claim, code=ending.code, not_before=found.now + ending.wait_seconds))
         elif isinstance(ending, Reused):
             reused[one.row.key.job_id] = one.row.key.result_sha256
     services.checkpoint("collect.signed")
@@ -67,6 +67,17 @@ def settle_answers(services: Services, answered: Sequence[Answered]) -> Settled:
         services.collecting.keep(keys)
     services.checkpoint("collect.settled")
     return settled
+
+
+def _signed(services: Services, one: Answered, found: Survey) -> Ending | Success:
+    """Return an ending as it is, but a verified answer as its signed approval."""
+    if not isinstance(one.ending, Verified):
+        return one.ending
+    job_id = one.row.key.job_id
+    if job_id in found.approved_otherwise:
+        return Refused(code=TARGET_CONFLICT, retryable=False)
+    signed = sign_approval(services, one.row.claim, one.ending, found.now)
+    return replace(signed, is_shared=job_id in found.shared_jobs) if isinstance(signed, Success) else signed
 
 
 def _wait_seconds(services: Services, attempt: int, refused: Refused) -> float:

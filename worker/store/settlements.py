@@ -1,13 +1,13 @@
 """How a batch of finished attempts is settled: one transaction, in which every row stands on its own token.
 
-The jobs are locked in id order first, so settles of a job, and intake that replaces its result, follow one another.
-Then the guarded UPDATE says which rows were still this worker's; only for those are receipts and approvals inserted.
+The guarded UPDATE comes first and locks the jobs in id order, so that settles of a job, and intake that replaces its
+result, follow one another. Only for the rows it returns are receipts and approvals inserted.
 Nothing here signs, and nothing here calls anybody: what comes in was signed before the transaction began.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection, Engine, String, exists, null, select, tuple_, update
@@ -16,22 +16,26 @@ from sqlalchemy.exc import IntegrityError
 from worker.domain.attempt import SUCCEEDED
 from worker.domain.evidence import EvidenceClaim
 from worker.domain.key import PublicKey
-from worker.domain.review import STORE_REFUSED, TARGET_CONFLICT
+from worker.domain.review import STORE_REFUSED
 from worker.store.approvals import StoredApproval, StoredReceipt, insert_approvals, insert_receipts, stands
-from worker.store.engine import clock, json_rows, row_source, writing
+from worker.store.engine import clock, is_sqlite, json_rows, read_clock, row_source, writing
 from worker.store.leases import EVIDENCE, LEASE_CLEARED
 from worker.store.public_keys import keep_public_keys
-from worker.store.schema import approvals, evidence, jobs
-from worker.store.setbacks import Ending
+from worker.store.schema import approvals, evidence, jobs, results
+from worker.store.setbacks import Ending, ended_source
 
 
 @dataclass(frozen=True, kw_only=True)
 class Success:
-    """An attempt that brought a signed approval, and the receipts behind it."""
+    """An attempt that brought a signed approval, and the receipts behind it.
+
+    `is_shared` says that other rows of the job wait, which the approval answers too.
+    """
 
     claim: EvidenceClaim
     approval: StoredApproval
     receipts: tuple[StoredReceipt, ...]
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +82,44 @@ class Settled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job:
-    """What a locked job says: whether other evidence rows wait for it, and whether an approval forbids this one."""
+class Survey:
+    """What one read says after the answers came: the time, and what it finds about the jobs they belong to."""
 
-    has_others: bool
-    has_conflict: bool
+    now: float
+    shared_jobs: frozenset[str] = frozenset()  # other rows of the same job still wait
+    approved_otherwise: frozenset[str] = frozenset()  # an approval stands for another target text
+
+
+def survey(conn: Connection, answers: Mapping[str, tuple[str, str]], *, now: float | None) -> Survey:
+    """Return the time of the settle, in seconds, and what stands of its jobs, in one statement.
+
+    `answers` gives (request id, target hash) by job id. What changes after this read is harmless: a row that comes to
+    wait later is met by its own claim, and the settle itself refuses a job that is approved otherwise.
+    """
+    if not answers:
+        return Survey(now=read_clock(conn, now))
+    source = row_source(conn, "asked", {"job_id": String, "request_id": String, "target": String}, "asked")
+    is_shared = exists().where(
+        evidence.c.job_id == source.c.job_id,
+        evidence.c.status != SUCCEEDED,
+        evidence.c.request_id != source.c.request_id,
+    )
+    is_otherwise = exists().where(
+        approvals.c.job_id == source.c.job_id, approvals.c.target_sha256 != source.c.target, stands(clock(conn, now))
+    )
+    statement = select(
+        clock(conn, now).label("now"),
+        source.c.job_id,
+        is_shared.correlate(source).label("is_shared"),
+        is_otherwise.correlate(source).label("is_otherwise"),
+    )
+    rows = [{"job_id": job_id, "request_id": row, "target": target} for job_id, (row, target) in answers.items()]
+    found = conn.execute(statement, {"asked": json_rows(rows)}).mappings().all()
+    return Survey(
+        now=float(found[0]["now"]),
+        shared_jobs=frozenset(row["job_id"] for row in found if row["is_shared"]),
+        approved_otherwise=frozenset(row["job_id"] for row in found if row["is_otherwise"]),
+    )
 
 
 def settle(engine: Engine, batch: Batch, *, now: float | None) -> Settled:
@@ -91,6 +128,8 @@ def settle(engine: Engine, batch: Batch, *, now: float | None) -> Settled:
     Safe to repeat and to run beside anything: a row moves only under its own live lease, while its job's current
     result is still the one that was asked about. Raises `Unavailable`; nothing was written then.
     """
+    if not (batch.successes or batch.failures or batch.releases or batch.reused):
+        return Settled()
     try:
         return writing(engine, lambda conn: _settle(conn, batch, now))
     except IntegrityError:
@@ -107,10 +146,10 @@ def settle(engine: Engine, batch: Batch, *, now: float | None) -> Settled:
     return done
 
 
-def mark_jobs_approved(conn: Connection, results: Mapping[str, str], *, now: float | None) -> frozenset[str]:
+def mark_jobs_approved(conn: Connection, answered: Mapping[str, str], *, now: float | None) -> frozenset[str]:
     """Let every evidence row of these jobs succeed where an approval of the result stands; return the rows that did.
 
-    `results` gives the result hash by job id. The caller has verified the approvals and holds the jobs' locks.
+    `answered` gives the result hash by job id. The caller has verified the approvals and holds the jobs' locks.
     """
     at = clock(conn, now)
     source = row_source(conn, "answered", {"job_id": String, "result_sha256": String}, "answered")
@@ -128,7 +167,7 @@ def mark_jobs_approved(conn: Connection, results: Mapping[str, str], *, now: flo
         .values(status=SUCCEEDED, next_attempt_at=at, last_error_code=null(), updated_at=at, **LEASE_CLEARED)
         .returning(evidence.c.request_id)
     )
-    rows = [{"job_id": job_id, "result_sha256": result} for job_id, result in sorted(results.items())]
+    rows = [{"job_id": job_id, "result_sha256": result} for job_id, result in sorted(answered.items())]
     return frozenset(conn.execute(statement, {"answered": json_rows(rows)}).scalars())
 
 
@@ -141,77 +180,70 @@ def _settle_alone(engine: Engine, success: Success, keys: tuple[PublicKey, ...],
 
 
 def _settle(conn: Connection, batch: Batch, now: float | None) -> Settled:
-    locked = _lock_jobs(conn, batch, now)
-    free, refused = _without_conflicts(batch.successes, locked)
-    approved = EVIDENCE.succeed(conn, [_ending(one.claim) for one in free], now=now)
-    kept = [one for one in free if one.claim.request_id in approved]
+    successes = {one.claim.request_id: one for one in batch.successes}
+    approved = _succeed(conn, [_ending(one.claim) for one in batch.successes], now)
+    kept = [successes[request_id] for request_id in sorted(approved)]
     if kept:
         insert_receipts(conn, [receipt for one in kept for receipt in one.receipts])
         insert_approvals(conn, [one.approval for one in kept])
     if kept and batch.keys:
         keep_public_keys(conn, batch.keys, now=now)
-    answered = dict(batch.reused)
-    for one in kept:
-        if locked[one.approval.job_id].has_others:
-            answered[one.approval.job_id] = one.approval.result_sha256
+    answered = {one.approval.job_id: one.approval.result_sha256 for one in kept if one.is_shared} | dict(batch.reused)
     if answered:
+        _lock_jobs(conn, answered)
         approved |= mark_jobs_approved(conn, answered, now=now)
-    endings = [_ending(one.claim, one.code, one.not_before, one.retryable) for one in (*batch.failures, *refused)]
-    failed = EVIDENCE.fail(conn, endings, now=now)
-    handed_back = [_ending(one.claim, one.code, one.not_before) for one in batch.releases]
-    released = EVIDENCE.release(conn, handed_back, now=now)
+    failed = EVIDENCE.fail(
+        conn, [_ending(one.claim, one.code, one.not_before, one.retryable) for one in batch.failures], now=now
+    )
+    released = EVIDENCE.release(conn, [_ending(one.claim, one.code, one.not_before) for one in batch.releases], now=now)
     return Settled(approved=approved, failed=failed, released=released, has_kept_keys=bool(kept))
 
 
-def _without_conflicts(successes: Sequence[Success], locked: Mapping[str, _Job]) -> tuple[list[Success], list[Failure]]:
-    """Part successes into those that may stand, and refusals of those whose job is approved for another target.
+def _succeed(conn: Connection, endings: Sequence[Ending], now: float | None) -> frozenset[str]:
+    """Let attempts succeed under the locks of their jobs, and return the ids that did; one statement.
 
-    A job without a row has nothing that could say which result is current: its success is dropped.
+    The lock and the job's current result come out of the same sub-select, so a result that was replaced while this
+    waited for the lock is seen as it is now.
     """
-    known = [one for one in successes if one.approval.job_id in locked]
-    free = [one for one in known if not locked[one.approval.job_id].has_conflict]
-    refused = [
-        Failure(claim=one.claim, code=TARGET_CONFLICT, retryable=False)
-        for one in known
-        if locked[one.approval.job_id].has_conflict
-    ]
-    return free, refused
-
-
-def _lock_jobs(conn: Connection, batch: Batch, now: float | None) -> dict[str, _Job]:
-    """Lock the jobs of a batch in id order and return what was known of each when the statement began.
-
-    An approval for another target that commits while this waits for a lock is not seen here; but then the job's
-    current result is the other one, and the guarded UPDATE, a later statement, sees that.
-    """
-    rows: list[dict[str, str | None]] = [
-        {"job_id": one.approval.job_id, "request_id": one.claim.request_id, "target": one.approval.target_sha256}
-        for one in batch.successes
-    ]
-    rows += [{"job_id": job_id, "request_id": None, "target": None} for job_id in batch.reused]
-    if not rows:
-        return {}
-    source = row_source(conn, "asked", {"job_id": String, "request_id": String, "target": String}, "asked")
-    has_others = exists().where(
-        evidence.c.job_id == jobs.c.job_id,
-        evidence.c.status != SUCCEEDED,
-        evidence.c.request_id.not_in(select(source.c.request_id).where(source.c.request_id.is_not(None))),
+    if not endings:
+        return frozenset()
+    asked = evidence.alias("asked")
+    ended = ended_source(conn, endings)
+    locked = (
+        select(jobs.c.job_id, jobs.c.current_result_sha256)
+        .where(jobs.c.job_id.in_(select(asked.c.job_id).where(asked.c.request_id.in_(select(ended.c.row_id)))))
+        .order_by(jobs.c.job_id)
+        .with_for_update(of=jobs)
+        .subquery("locked")
     )
-    has_conflict = exists().where(
-        approvals.c.job_id == jobs.c.job_id,
-        approvals.c.target_sha256.not_in(select(source.c.target).where(source.c.job_id == jobs.c.job_id)),
+    target = select(results.c.target_sha256).where(
+        results.c.job_id == evidence.c.job_id, results.c.result_sha256 == evidence.c.result_sha256
+    )
+    is_approved_otherwise = exists().where(
+        approvals.c.job_id == evidence.c.job_id,
+        approvals.c.target_sha256 != target.correlate(evidence).scalar_subquery(),
         stands(clock(conn, now)),
     )
+    guards = (
+        evidence.c.job_id == locked.c.job_id,
+        evidence.c.result_sha256 == locked.c.current_result_sha256,
+        ~is_approved_otherwise.correlate(evidence),
+    )
+    return replace(EVIDENCE, settle_guards=guards).succeed(conn, endings, now=now)
+
+
+def _lock_jobs(conn: Connection, job_ids: Iterable[str]) -> None:
+    """Lock jobs in id order until the transaction ends."""
+    if is_sqlite(conn):  # BEGIN IMMEDIATE locked everything
+        return
+    source = row_source(conn, "named", {"job_id": String}, "named")
     statement = (
-        select(jobs.c.job_id, has_others.label("has_others"), has_conflict.label("has_conflict"))
+        select(jobs.c.job_id)
         .where(jobs.c.job_id.in_(select(source.c.job_id)))
         .order_by(jobs.c.job_id)
         .with_for_update(of=jobs)
     )
-    found = conn.execute(statement, {"asked": json_rows(rows)}).mappings()
-    return {
-        row["job_id"]: _Job(has_others=bool(row["has_others"]), has_conflict=bool(row["has_conflict"])) for row in found
-    }
+    conn.execute(statement, {"named": json_rows([{"job_id": job_id} for job_id in sorted(job_ids)])}).all()
 
 
 def _ending(
