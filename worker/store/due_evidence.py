@@ -7,14 +7,18 @@ only as many rows are read as the batch may need. Rows of events that are not op
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import (
     CTE,
     ColumnElement,
     Connection,
+    Dialect,
     Engine,
+    Float,
     FromClause,
     Integer,
     RowMapping,
@@ -30,11 +34,13 @@ from sqlalchemy import (
     select,
     true,
 )
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from worker.domain.attempt import require_lease_seconds
 from worker.domain.evidence import EvidenceClaim, EvidenceKey
 from worker.domain.identifier import require_time, require_token
-from worker.store.engine import clock, is_sqlite, json_rows, row_source, writing
+from worker.store.engine import Bind, Moment, clock, is_sqlite, json_rows, row_source, writing
 from worker.store.evidence import claim_of, key_of
 from worker.store.leases import EVIDENCE, is_leased, is_waiting
 from worker.store.schema import deliveries, events, evidence
@@ -76,23 +82,19 @@ def claim_due(
     moment = None if now is None else require_time(now)
     if limit < 1:
         return []
+    statement = _statement(engine.dialect.name, is_fixed=moment is not None)
     parameters = {
         "limit": limit,
         "window": limit if is_sqlite(engine) else limit * WINDOW,  # SQLite has one writer: nobody holds the first
         "preferred": preferred_event_id or "",
         "blocked_providers": json_rows([{"name": name} for name in sorted(blocked_providers)]),
         "blocked_sites": json_rows([{"name": name} for name in sorted(blocked_sites)]),
+        **({} if moment is None else {"now": moment}),
     }
 
     def work(conn: Connection) -> list[RowMapping]:
         return EVIDENCE.take_many(
-            conn,
-            _picked(conn, moment),
-            most=limit,
-            worker_id=worker_id,
-            lease_seconds=seconds,
-            now=moment,
-            parameters=parameters,
+            conn, statement, most=limit, worker_id=worker_id, lease_seconds=seconds, parameters=parameters
         )
 
     return [
@@ -101,30 +103,38 @@ def claim_due(
     ]
 
 
-def _picked(conn: Connection, now: float | None) -> CTE:
+@functools.cache
+def _statement(dialect_name: str, *, is_fixed: bool) -> ReturningUpdate[Any]:
+    """Build the claim's statement, once in a process for each database: it takes longer than most claims."""
+    bind: Dialect = (sqlite if dialect_name == "sqlite" else postgresql).dialect()  # type: ignore[no-untyped-call]
+    now = bindparam("now", type_=Float) if is_fixed else None
+    return EVIDENCE.taking_many(bind, _picked(bind, now), now=now)
+
+
+def _picked(bind: Bind, now: Moment) -> CTE:
     """Return (row_id, n): the rows to lease, best first. On PostgreSQL they are locked, and locked ones skipped."""
-    ranked = _ranked(conn, now).subquery("ranked")
+    ranked = _ranked(bind, now).subquery("ranked")
     best = (
         select(evidence.c.request_id.label("row_id"))
         .join(ranked, ranked.c.request_id == evidence.c.request_id)
-        .where(EVIDENCE.is_due(conn, now))
+        .where(EVIDENCE.is_due(bind, now))
         .order_by(ranked.c.place)
         .limit(bindparam("limit", type_=Integer))
     )
-    if is_sqlite(conn):
+    if is_sqlite(bind):
         chosen = best.add_columns(ranked.c.place).subquery("chosen")
     else:
         chosen = best.add_columns(ranked.c.place).with_for_update(of=evidence, skip_locked=True).subquery("chosen")
     return select(chosen.c.row_id, func.row_number().over(order_by=chosen.c.place).label("n")).cte("picked")
 
 
-def _ranked(conn: Connection, now: float | None) -> Select[tuple[str, int]]:
+def _ranked(bind: Bind, now: Moment) -> Select[tuple[str, int]]:
     """Return (request_id, place): candidates by how many leases their site would have, then by due order."""
-    groups = _groups(conn, now)
-    found = _candidates(conn, groups, now)
+    groups = _groups(bind, now)
+    found = _candidates(bind, groups, now)
     live = (
         select(evidence.c.site_id, func.count().label("leases"))
-        .where(is_leased(evidence), evidence.c.lease_expires_at > clock(conn, now))
+        .where(is_leased(evidence), evidence.c.lease_expires_at > clock(bind, now))
         .group_by(evidence.c.site_id)
         .subquery("live")
     )
@@ -140,7 +150,7 @@ def _ranked(conn: Connection, now: float | None) -> Select[tuple[str, int]]:
     return select(turns.c.request_id, func.row_number().over(order_by=order).label("place"))
 
 
-def _groups(conn: Connection, now: float | None) -> CTE:
+def _groups(bind: Bind, now: Moment) -> CTE:
     """Return (site_id, provider, places) of the groups with something due, found by jumps from one to the next.
 
     `places` is how many rows of each group are looked at: at least one of each, and enough for the whole batch.
@@ -153,7 +163,7 @@ def _groups(conn: Connection, now: float | None) -> CTE:
     site = site.union_all(select(next_site).where(site.c.site_id.is_not(None)))
     first_route = select(func.min(e.c.provider)).where(waits, e.c.site_id == site.c.site_id).scalar_subquery()
     routes = select(site.c.site_id, first_route.label("provider")).where(
-        site.c.site_id.is_not(None), site.c.site_id.not_in(_names(conn, "blocked_sites"))
+        site.c.site_id.is_not(None), site.c.site_id.not_in(_names(bind, "blocked_sites"))
     )
     route = routes.cte("routes", recursive=True)
     of_route = (waits, e.c.site_id == route.c.site_id)
@@ -165,14 +175,14 @@ def _groups(conn: Connection, now: float | None) -> CTE:
         select(route.c.site_id, route.c.provider)
         .where(
             route.c.provider.is_not(None),
-            route.c.provider.not_in(_names(conn, "blocked_providers")),
-            first_due <= clock(conn, now),
+            route.c.provider.not_in(_names(bind, "blocked_providers")),
+            first_due <= clock(bind, now),
         )
         .cte("groups")
     )
 
 
-def _candidates(conn: Connection, groups: CTE, now: float | None) -> Subquery:
+def _candidates(bind: Bind, groups: CTE, now: Moment) -> Subquery:
     """Return the first rows of each group in due order: more of each the fewer groups there are."""
     e = evidence.alias("e")
     window = bindparam("window", type_=Integer)
@@ -183,15 +193,15 @@ def _candidates(conn: Connection, groups: CTE, now: float | None) -> Subquery:
             is_waiting(e),
             e.c.site_id == groups.c.site_id,
             e.c.provider == groups.c.provider,
-            e.c.next_attempt_at <= clock(conn, now),
+            e.c.next_attempt_at <= clock(bind, now),
             e.c.attempts < e.c.max_attempts,
-            is_row_sound(conn, e, tokens=EVIDENCE.tokens, hashes=EVIDENCE.hashes),
+            is_row_sound(bind, e, tokens=EVIDENCE.tokens, hashes=EVIDENCE.hashes),
             _is_wanted(e),
         )
         .order_by(e.c.next_attempt_at, e.c.created_at, e.c.request_id)
         .limit(places)
     )
-    if not is_sqlite(conn):
+    if not is_sqlite(bind):
         each = first.correlate(groups).lateral("each")
         return select(*each.c).select_from(groups.join(each, true())).subquery("found")
     ids = first.with_only_columns(e.c.request_id).correlate(groups).scalar_subquery()
@@ -213,5 +223,5 @@ def _is_wanted(rows: FromClause) -> ColumnElement[bool]:
     return and_(is_open, ~spoken_for)
 
 
-def _names(conn: Connection, param: str) -> Select[tuple[str]]:
-    return select(row_source(conn, param, {"name": String}, param).c.name)
+def _names(bind: Bind, param: str) -> Select[tuple[str]]:
+    return select(row_source(bind, param, {"name": String}, param).c.name)

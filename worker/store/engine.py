@@ -48,6 +48,7 @@ from worker.store.private_files import check_private_file, private_file
 
 T = TypeVar("T")
 Bind = Engine | Connection | Dialect
+Moment = float | ColumnElement[float] | None  # None is the database's own clock
 
 MOST_REPEATS = 5  # of one transaction, in all
 BUSY_SECONDS = 10.0
@@ -126,7 +127,9 @@ def _begin_sqlite(connection: Connection) -> None:
 def _open_postgres(url: URL, pool_size: int) -> Engine:
     # A frozen process must not hold row locks for ever, nor may anybody wait for them for ever.
     asked = url.query.get("options", "")
-    ours = "-c idle_in_transaction_session_timeout=30s -c lock_timeout=10s"
+    # Claims read the first few of very many rows in index order; where estimates are poor, the planner would rather
+    # fetch them all by bitmap and sort (measured on 200,000 due rows: 900 ms against 10 ms for each claim).
+    ours = "-c idle_in_transaction_session_timeout=30s -c lock_timeout=10s -c enable_bitmapscan=off"
     options = f"{asked if isinstance(asked, str) else ' '.join(asked)} {ours}".strip()
     defaults = {"application_name": "locseal", "connect_timeout": "10"}
     return create_engine(
@@ -200,8 +203,10 @@ def _dialect(bind: Bind) -> Dialect:
 # --- one clock, many rows -------------------------------------------------------------------------------------------
 
 
-def clock(bind: Bind, now: float | None) -> ColumnElement[float]:
+def clock(bind: Bind, now: Moment) -> ColumnElement[float]:
     """Return the time as an SQL expression: the given one, or for None the database's own clock."""
+    if isinstance(now, ColumnElement):  # of a statement that is built once and executed at many times
+        return now
     if now is not None:
         return literal(float(now), Float)
     return literal_column(SQLITE_CLOCK if is_sqlite(bind) else POSTGRES_CLOCK, Float)

@@ -27,6 +27,7 @@ from sqlalchemy import (
     String,
     Table,
     and_,
+    bindparam,
     case,
     exists,
     literal,
@@ -36,6 +37,7 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from worker.domain.attempt import (
     FAILED,
@@ -50,7 +52,7 @@ from worker.domain.attempt import (
     is_sound,
 )
 from worker.domain.errors import Blocked
-from worker.store.engine import clock, json_rows, row_source
+from worker.store.engine import Bind, Moment, clock, json_rows, row_source
 from worker.store.schema import deliveries, evidence, jobs
 from worker.store.setbacks import RELEASED, Ending, append_setbacks, ended_parameters, ended_source
 
@@ -119,52 +121,56 @@ class Leases:
             statement = statement.where(self.table.c.attempts < self.table.c.max_attempts)
         return conn.execute(statement.returning(self.table)).mappings().one_or_none()
 
-    def take_many(
-        self,
-        conn: Connection,
-        picked: CTE,
-        *,
-        most: int,
-        worker_id: str,
-        lease_seconds: float,
-        now: float | None,
-        parameters: Values | None = None,
-    ) -> list[RowMapping]:
-        """Lease the picked rows in one statement, each under a token of its own; return them in the order of `n`.
+    def taking_many(self, bind: Bind, picked: CTE, *, now: Moment) -> ReturningUpdate[Any]:
+        """Return the statement that leases picked rows at once, for `take_many`; it may be kept and executed again.
 
-        `picked` has the columns `row_id` and `n` (1, 2, ... at most `most`), and on PostgreSQL holds the rows' locks.
+        `picked` has the columns `row_id` and `n` (1, 2, ...), and on PostgreSQL holds the rows' locks.
         """
-        tokens = [new_token() for _ in range(most)]
-        given = row_source(conn, "given", {"n": Integer, "token": String}, "tokens")
-        statement = (
+        given = row_source(bind, "given", {"n": Integer, "token": String}, "tokens")
+        changed = self._leased(bind, now, bindparam("lease_seconds", type_=Float))
+        return (
             update(self.table)
             .where(
                 self._id == picked.c.row_id,
                 given.c.n == picked.c.n,
-                self.is_due(conn, now),
+                self.is_due(bind, now),
                 self.table.c.attempts < self.table.c.max_attempts,
             )
-            .values(lease_owner=worker_id, lease_token=given.c.token, **self._leased(conn, now, lease_seconds))
+            .values(lease_owner=bindparam("worker_id", type_=String), lease_token=given.c.token, **changed)
             .returning(self.table)
         )
-        rows = [{"n": n, "token": token} for n, token in enumerate(tokens, start=1)]
-        taken = conn.execute(statement, {"tokens": json_rows(rows), **(parameters or {})}).mappings().all()
+
+    def take_many(
+        self,
+        conn: Connection,
+        statement: ReturningUpdate[Any],
+        *,
+        most: int,
+        worker_id: str,
+        lease_seconds: float,
+        parameters: Values,
+    ) -> list[RowMapping]:
+        """Lease at most `most` rows by a statement of `taking_many`, each under its own token; return them in order."""
+        tokens = [new_token() for _ in range(most)]
+        rows = json_rows([{"n": n, "token": token} for n, token in enumerate(tokens, start=1)])
+        whole = {"tokens": rows, "worker_id": worker_id, "lease_seconds": lease_seconds, **parameters}
+        taken = conn.execute(statement, whole).mappings().all()
         turn = {token: n for n, token in enumerate(tokens)}
         return sorted(taken, key=lambda row: turn[row["lease_token"]])
 
-    def is_due(self, conn: Connection, now: float | None) -> ColumnElement[bool]:
+    def is_due(self, bind: Bind, now: Moment) -> ColumnElement[bool]:
         """Return the condition that a row waits and its time has come."""
-        return and_(is_waiting(self.table), self.table.c.next_attempt_at <= clock(conn, now))
+        return and_(is_waiting(self.table), self.table.c.next_attempt_at <= clock(bind, now))
 
     def _leased(
-        self, conn: Connection, now: float | None, lease_seconds: float, *, is_counted: bool = True
+        self, bind: Bind, now: Moment, lease_seconds: float | ColumnElement[float], *, is_counted: bool = True
     ) -> dict[str, Any]:
         return {
             "status": LEASED,
             "attempts": self.table.c.attempts + (1 if is_counted else 0),
-            "lease_expires_at": clock(conn, now) + lease_seconds,
+            "lease_expires_at": clock(bind, now) + lease_seconds,
             "last_error_code": null(),
-            "updated_at": clock(conn, now),
+            "updated_at": clock(bind, now),
         }
 
     # --- the ways out of `leased`, by the holder of the token -------------------------------------------------------
