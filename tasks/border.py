@@ -8,6 +8,7 @@ Intake alone waits: its content exists nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -55,9 +56,16 @@ class FleetTask(Task):  # type: ignore[misc]
         body = message_bytes(fields) if received is None else raw_body(received)
         reject_message(services(), message=self.name, body=body, code=refusal.code, path=refusal.path)
 
+    def _run(self, work: Callable[[], object]) -> None:
+        """Run the work and log what it says became of the message: ids, states and codes of a small result."""
+        result = work()
+        known = vars(result) if is_dataclass(result) and not isinstance(result, type) else {}
+        shown = {name: value for name, value in known.items() if value is not None and name != "schema"}
+        log.info("task.done", task=self.name, **shown)
+
     def _once(self, work: Callable[[], object]) -> None:
         try:
-            work()
+            self._run(work)
         except Blocked as failure:
             log.warning("task.blocked", task=self.name, code=failure.code, retryable=failure.retryable)
         except Exception as error:  # the task border: the sweeper finds the work again, and the log says where
@@ -72,7 +80,7 @@ class FleetTask(Task):  # type: ignore[misc]
         unexpected = 0
         for pause in intake_pauses():
             try:
-                work()
+                self._run(work)
             except Blocked as failure:
                 log.warning("intake.waiting", task=self.name, code=failure.code, pause_seconds=pause)
             except Exception as error:  # the task border: a fault of ours must neither lose nor repeat a submission

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from tasks.border import FleetTask
 from worker.app import app, services
+from worker.domain.delivery import Advance
 from worker.domain.messages import DELIVERY_PREPARE, DELIVERY_PUBLISH
 from worker.flow.prepare_delivery import prepare_delivery
 from worker.flow.publish_delivery import publish_delivery
 
 
 @app.task(name=DELIVERY_PREPARE, base=FleetTask)
-def prepare(event_id: str) -> None:
+def prepare(event_id: str) -> Advance:
     """Prepare the one delivery of an event whose locales are all approved."""
-    prepare_delivery(services(), event_id)
+    return prepare_delivery(services(), event_id)
 
 
 @app.task(name=DELIVERY_PUBLISH, base=FleetTask)
-def publish(event_id: str) -> None:
+def publish(event_id: str) -> Advance:
     """Publish an event's prepared delivery, or ask what became of one in doubt."""
-    publish_delivery(services(), event_id)
+    return publish_delivery(services(), event_id)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from tasks.border import FleetTask
 from worker.app import app, services
 from worker.domain.messages import DELIVERY_PREPARE, EVIDENCE_COLLECT
+from worker.domain.review import Collected
 from worker.flow.collect_evidence import collect_evidence
 
 
 @app.task(name=EVIDENCE_COLLECT, base=FleetTask)
-def collect(event_id: str) -> None:
+def collect(event_id: str) -> Collected:
     """Collect due evidence; the event of the message only breaks ties. An event that became ready is handed on."""
     here = services()
-    collect_evidence(here, event_id, ready=lambda ready_id: here.queue.wake(DELIVERY_PREPARE, event_id=ready_id))
+
+    def ready(ready_id: str) -> None:
+        here.queue.wake(DELIVERY_PREPARE, event_id=ready_id)
+
+    return collect_evidence(here, event_id, ready=ready)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from tasks.border import FleetTask
 from worker.app import app, services
+from worker.domain.acceptance import Acceptance
 from worker.domain.messages import RELEASE_SUBMIT, RELEASE_WITHDRAW
 from worker.flow.accept_submission import accept_submission
 from worker.flow.withdraw_event import withdraw_event
 
 
 @app.task(name=RELEASE_SUBMIT, base=FleetTask, acks_late=True)
-def submit(submission: str) -> None:
+def submit(submission: str) -> Acceptance:
     """Accept one signed submission, or record why it was refused."""
-    accept_submission(services(), submission)
+    return accept_submission(services(), submission)
 
 
 @app.task(name=RELEASE_WITHDRAW, base=FleetTask, acks_late=True)
-def withdraw(withdrawal: str) -> None:
+def withdraw(withdrawal: str) -> Acceptance:
     """Apply one signed withdrawal, or record why it was refused."""
-    withdraw_event(services(), withdrawal)
+    return withdraw_event(services(), withdrawal)

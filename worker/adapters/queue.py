@@ -53,11 +53,15 @@ class CeleryQueue:
         )
 
 
-def open_queue() -> CeleryQueue:
+def open_queue(broker_url: str | None = None) -> CeleryQueue:
     """Return a queue for a process that is no worker (the commands): an app of its own, configured like the fleet's.
 
-    Reads no configuration and opens nothing before the first message.
+    Reads no configuration and opens nothing before the first message. With `broker_url` (a secret) it sends there and
+    reads no configuration at all.
     """
     app = Celery("locseal-sender", set_as_current=False)
-    app.config_from_object("config.celeryconfig")
+    if broker_url is None:
+        app.config_from_object("config.celeryconfig")
+    else:
+        app.config_from_object({"broker_url": broker_url, "broker_transport_options": {"socket_timeout": 5}})
     return CeleryQueue(app)

@@ -76,6 +76,7 @@ class Child:
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    was_asked: bool = False  # to end
 
     def is_running(self) -> bool:
         """Tell whether the program still runs."""
@@ -86,10 +87,16 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
+    def ask_to_stop(self) -> None:
+        """Ask the program to end, once: Celery takes a second request for impatience."""
+        if not self.was_asked and self.is_running():
+            self.was_asked = True
+            self.send(signal.SIGTERM)
+            self.send(signal.SIGCONT)  # a stopped program would not hear it
+
     def stop(self, seconds: float = STOP_SECONDS) -> int:
         """Ask the program to end, kill it when it does not in time, and return its exit code."""
-        self.send(signal.SIGTERM)
-        self.send(signal.SIGCONT)  # a stopped program would not hear it
+        self.ask_to_stop()
         try:
             code = self.process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -168,6 +175,11 @@ class LocalFleet:
         wait_for(self._broker_answers, child, "the broker")
         return child
 
+    def broker_url(self) -> str:
+        """Return the broker's URL with its password. A secret: never log it."""
+        password = (self.directory / "broker" / "password").read_text()
+        return f"redis://:{password}@127.0.0.1:{self.broker_port}/0"
+
     def broker_client(self, **options: Any) -> redis.Redis:
         """Return a client of the broker."""
         password = (self.directory / "broker" / "password").read_text()
@@ -195,12 +207,10 @@ class LocalFleet:
     def close(self) -> None:
         """Stop everything; idempotent. All are asked at once, so the whole takes as long as the slowest."""
         for child in reversed(self.children):
-            if child.is_running() and child.name != "broker":
-                child.send(signal.SIGTERM)
-                child.send(signal.SIGCONT)
+            if child.name != "broker":
+                child.ask_to_stop()
         for child in reversed(self.children):  # the broker was started first and goes last
-            if child.is_running():
-                child.stop()
+            child.stop()
         self.children.clear()
 
     def __enter__(self) -> Self:
