@@ -1,7 +1,7 @@
-"""The worked examples of `docs/contracts/vectors.json`, made by the product itself.
+"""The worked examples and JSON Schemas in `docs/contracts/`, made by the product itself.
 
-`python -m tests.vectors` writes the file again; `tests/domain/test_vectors.py` fails when the file and the product
-differ, and recomputes every id and hash in it with nothing but hashlib and a plain RFC 8785 writer.
+`python -m tests.vectors` writes the files again; `tests/domain/test_vectors.py` and `test_contract.py` fail when files
+and product differ, and recompute every id and hash with nothing but hashlib and a plain RFC 8785 writer.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tests import builders
 from worker.domain.approval import build_approval
 from worker.domain.canonical import canonical_text, hash_of, sha256_hex
 from worker.domain.change import Job, Provider, parse_change
+from worker.domain.contract import MODELS, json_schema
 from worker.domain.delivery import ApprovedLocale, build_publication
 from worker.domain.evidence import REQUEST_SCHEMA, EvidenceRequest, build_request, judge_response
 from worker.domain.key import load_private, public_jwk
@@ -24,6 +25,7 @@ from worker.domain.result import parse_result
 from worker.domain.signature import SignedDocument, sign_detached
 
 PATH: Final = Path(__file__).parent.parent / "docs" / "contracts" / "vectors.json"
+SCHEMAS: Final = PATH.parent / "schemas"
 
 # The published example key of RFC 8037, appendix A.1: everybody knows it, so nothing may ever trust it.
 EXAMPLE_KEY: Final = {
@@ -200,5 +202,25 @@ def write_text() -> str:
     return json.dumps(make_vectors(), ensure_ascii=False, indent=1) + "\n"
 
 
-if __name__ == "__main__":
+def schema_texts() -> dict[Path, str]:
+    """Return the exact text of each JSON Schema file by its path."""
+    return {
+        SCHEMAS / f"{name}.schema.json": json.dumps(json_schema(name), ensure_ascii=False, indent=1) + "\n"
+        for name in MODELS
+    }
+
+
+def write() -> None:
+    """Write the examples and the schemas, and remove schemas of documents that are no more."""
     PATH.write_text(write_text(), encoding="utf-8")
+    SCHEMAS.mkdir(exist_ok=True)
+    texts = schema_texts()
+    for path in SCHEMAS.glob("*.schema.json"):
+        if path not in texts:
+            path.unlink()
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

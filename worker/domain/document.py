@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from worker.domain.errors import Invalid
-from worker.domain.locale import locale_fault
-from worker.domain.text import text_fault
+from worker.domain.locale import LONGEST_TAG, locale_fault
+from worker.domain.text import LONGEST_TEXT_BYTES, text_fault
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 """A member name that may stand in a path. Any other name came from outside and could be content."""
@@ -87,8 +87,17 @@ def _float(value: object) -> object:
 
 Token = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,256}$")]
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Text = Annotated[str, AfterValidator(_text), AfterValidator(_filled)]
-Locale = Annotated[str, AfterValidator(_locale)]
+Text = Annotated[
+    str,
+    AfterValidator(_text),
+    AfterValidator(_filled),
+    Field(json_schema_extra={"minLength": 1, "maxLength": LONGEST_TEXT_BYTES, "description": "NFC, without NUL"}),
+]
+Locale = Annotated[
+    str,
+    AfterValidator(_locale),
+    Field(json_schema_extra={"minLength": 2, "maxLength": LONGEST_TAG, "description": "canonical BCP 47 tag"}),
+]
 Seconds = Annotated[float, BeforeValidator(_float), Field(ge=0, allow_inf_nan=False)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_json_text)]
 
