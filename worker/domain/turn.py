@@ -23,8 +23,12 @@ from worker.domain.errors import Blocked
 OUTCOME_UNKNOWN: Final = "cms.outcome_unknown"
 APPROVAL_EXPIRED: Final = "cms.delivery.approval_expired"
 EXHAUSTED: Final = "cms.delivery.attempts_exhausted"
+RECONCILED_ABSENT: Final = "cms.delivery.absent"
 SUPERSEDED: Final = "superseded"
 WITHDRAWN: Final = "withdrawn"
+RESULT_REPLACED: Final = "cms.delivery.result_replaced"
+RENEWED: Final = "cms.delivery.renewed"
+GIVES_WAY: Final = frozenset({RESULT_REPLACED, RENEWED})  # closed by us for a successor: the event goes on without it
 SEND_WINDOW_MISSED: Final = "cms.send_window_missed"
 ABSENT_TOO_EARLY: Final = "cms.lookup.absent_too_early"
 

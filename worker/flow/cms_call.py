@@ -9,7 +9,8 @@ from worker.domain.delivery import CmsAnswer, Lookup
 from worker.domain.signature import SignedDocument
 from worker.domain.turn import SEND_WINDOW_MISSED, Promise
 from worker.flow.services import Services
-from worker.store.deliveries import Word, word_of
+from worker.store.deliveries import Delivery
+from worker.store.delivery_answers import Word, word_of
 from worker.store.publications import StoredPublication
 from worker.store.standings import Terms
 
@@ -44,14 +45,14 @@ def terms_for(services: Services, stored: StoredPublication) -> Terms:
     )
 
 
-def ask_cms(services: Services, stored: StoredPublication) -> Reply:
+def ask_cms(services: Services, delivery: Delivery) -> Reply:
     """Ask what became of a delivery, with a fresh nonce. Never raises for what the other side does."""
     lookup = Lookup(
-        delivery_id=stored.delivery.delivery_id,
-        payload_sha256=stored.delivery.payload_sha256,
+        delivery_id=delivery.delivery_id,
+        payload_sha256=delivery.payload_sha256,
         nonce=secrets.token_hex(32),
     )
-    cms = services.cms(stored.delivery.site_id)
+    cms = services.cms(delivery.site_id)
     answer = services.calls.start(cms.look_up(lookup, deadline_seconds=services.deadlines.lookup_seconds)).result()
     return Reply(answer=answer, word=word_of(answer, lookup.nonce, services.keys.trust(ACKNOWLEDGEMENT)))
 

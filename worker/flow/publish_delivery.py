@@ -22,9 +22,10 @@ from worker.domain.turn import (
 )
 from worker.flow.cms_call import ask_cms, send_to_cms, terms_for
 from worker.flow.services import Services
+from worker.store.coverage import has_current_approvals
 from worker.store.engine import reading, writing
 from worker.store.events import find_event
-from worker.store.publications import StoredPublication, has_current_approvals, load_publication
+from worker.store.publications import StoredPublication, load_publication
 from worker.store.sends import SendLease, send_again, settle, take_turn
 from worker.store.standings import Terms
 
@@ -76,7 +77,7 @@ def _visit(services: Services, stored: StoredPublication, terms: Terms) -> Over 
 
 
 def _ask(services: Services, stored: StoredPublication, terms: Terms, lease: SendLease) -> Settlement | None:
-    reply = ask_cms(services, stored)
+    reply = ask_cms(services, stored.delivery)
     services.checkpoint("publish.looked_up")
     after = after_lookup(reply.answer, lease.asked(terms.send_seconds), jitter=terms.jitter)
     began = services.monotonic()

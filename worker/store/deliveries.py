@@ -7,20 +7,19 @@ delivery are in `sends`; the rules of what may follow are in `domain.turn`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sqlalchemy import Connection, String, case, delete, exists, or_, select, text, update
-from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy import ColumnElement, Connection, String, case, delete, exists, literal, or_, select, text, update
 
-from worker.domain.delivery import TAMPERED, CmsAnswer, reverify_delivery
+from worker.domain.delivery import TAMPERED, reverify_delivery
 from worker.domain.errors import Blocked
-from worker.domain.key import PublicKey, TrustSet
+from worker.domain.key import TrustSet
 from worker.domain.turn import OUTCOME_UNKNOWN
+from worker.store.coverage import NAMED, current_approvals, named_rows
 from worker.store.engine import clock, json_rows, row_source
-from worker.store.public_keys import keep_public_key
-from worker.store.schema import OPEN_OR_ACKNOWLEDGED, deliveries, delivery_answers, delivery_history, events
+from worker.store.schema import OPEN_OR_ACKNOWLEDGED, deliveries, delivery_history, events
 from worker.store.upserts import insert_into
 
 # What a column repeats from the signed payload; a difference is tampering.
@@ -50,7 +49,7 @@ class Delivery:
     @property
     def is_outcome_unknown(self) -> bool:
         """Tell whether it failed without anybody knowing what the CMS made of it."""
-        return self.status == "failed" and (self.in_doubt or self.last_error_code == OUTCOME_UNKNOWN)
+        return self.status == "failed" and self.last_error_code == OUTCOME_UNKNOWN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,26 +67,6 @@ class Prepared:
     signature: str = field(repr=False)
     kid: str
     max_attempts: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What a CMS or an operator said of a delivery, as it is kept for auditors."""
-
-    kind: str  # acknowledgement | lookup | operator
-    outcome: str  # accepted | absent | closed
-    nonce: str | None
-    document: str = field(repr=False)  # canonical
-    signature: str | None = field(repr=False)
-    kid: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Word:
-    """An answer that was verified, and the public key that verified it (None for an operator's word)."""
-
-    answer: Answer
-    key: PublicKey | None
 
 
 COLUMNS = tuple(deliveries.c[one.name] for one in fields(Delivery))
@@ -132,29 +111,36 @@ def verify_delivery(stored: Delivery, trust: TrustSet) -> Mapping[str, Any]:
     return document
 
 
-def insert_delivery(conn: Connection, prepared: Prepared, *, now: float | None) -> bool:
-    """Insert a prepared delivery, pending and due now; false when the event has one or these bytes failed before.
+def insert_delivery(conn: Connection, prepared: Prepared, approval_ids: Sequence[str], *, now: float | None) -> bool:
+    """Insert a prepared delivery, pending and due now, where that is allowed; false and nothing written elsewhere.
 
-    The preparer wakes the publisher after its commit, so the row counts as woken.
+    Needs the event row's lock. The approvals must all stand and be for current results, and no earlier delivery of the
+    event be in doubt or of unknown outcome; the event must have no open or acknowledged delivery, and these very bytes
+    must not have failed before. The preparer wakes the publisher after its commit, so the row counts as woken.
     """
     at = clock(conn, now)
-    values: dict[str, Any] = {one.name: getattr(prepared, one.name) for one in fields(Prepared)}
-    inserted = conn.execute(
-        insert_into(conn, deliveries)
-        .values(
-            **values,
-            status="pending",
-            attempts=0,
-            next_attempt_at=at,
-            created_at=at,
-            updated_at=at,
-            in_doubt=False,
-            lookups=0,
-            last_woken_at=at,
-        )
-        .on_conflict_do_nothing()
-        .returning(deliveries.c.delivery_id)
+    values: dict[str, Any] = {
+        **{one.name: getattr(prepared, one.name) for one in fields(Prepared)},
+        "status": "pending",
+        "attempts": 0,
+        "next_attempt_at": at,
+        "created_at": at,
+        "updated_at": at,
+        "in_doubt": False,
+        "lookups": 0,
+        "last_woken_at": at,
+    }
+    given = [
+        (literal(value, deliveries.c[name].type) if not isinstance(value, ColumnElement) else value).label(name)
+        for name, value in values.items()
+    ]
+    is_unknown = exists().where(
+        deliveries.c.event_id == prepared.event_id,
+        or_(deliveries.c.in_doubt.is_(True), deliveries.c.last_error_code == OUTCOME_UNKNOWN),
     )
+    allowed = select(*given).where(current_approvals(conn, at) == len(approval_ids), ~is_unknown)
+    statement = insert_into(conn, deliveries).from_select([*values], allowed).on_conflict_do_nothing()
+    inserted = conn.execute(statement.returning(deliveries.c.delivery_id), {NAMED: named_rows(approval_ids)})
     return inserted.one_or_none() is not None
 
 
@@ -181,29 +167,6 @@ def close_unsent(conn: Connection, event_ids: Iterable[str], code: str, *, now: 
 def close_superseded(conn: Connection, event_ids: Iterable[str], *, now: float | None) -> tuple[str, ...]:
     """Fail the unsent deliveries of superseded events as `superseded`; return the ids of the events it closed."""
     return close_unsent(conn, event_ids, "superseded", now=now)
-
-
-def append_word(conn: Connection, delivery_id: str, word: Word, *, now: float | None) -> None:
-    """Append what was said of a delivery, in the transaction that acts on it."""
-    values = {one.name: getattr(word.answer, one.name) for one in fields(Answer)}
-    conn.execute(delivery_answers.insert().values(delivery_id=delivery_id, answered_at=clock(conn, now), **values))
-    if word.key is not None:
-        keep_public_key(conn, word.key, now=now)
-
-
-def word_of(answer: CmsAnswer, nonce: str | None, trust: TrustSet) -> Word | None:
-    """Return a CMS's verified answer as it is kept, or None where nothing was signed."""
-    if answer.signed is None or answer.kid is None or answer.outcome not in {"accepted", "absent"}:
-        return None
-    kept = Answer(
-        kind="acknowledgement" if nonce is None else "lookup",
-        outcome=answer.outcome,
-        nonce=nonce,
-        document=answer.signed.payload().decode(),
-        signature=answer.signed.signature,
-        kid=answer.kid,
-    )
-    return Word(answer=kept, key=trust.keys.get(answer.kid))
 
 
 def retire_failed(conn: Connection, event_id: str, *, now: float | None) -> tuple[str, ...]:

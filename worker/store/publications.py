@@ -6,22 +6,21 @@ claim of a delivery asks again under its lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, String, func, select
+from sqlalchemy import Connection, String, select
 
 from worker.domain.approval import TAMPERED
 from worker.domain.canonical import hash_of
 from worker.domain.errors import Blocked
 from worker.domain.key import TrustSet
-from worker.store.approvals import COLUMNS, StoredApproval, approval_of, stands, verify_approval
+from worker.store.approvals import COLUMNS, StoredApproval, approval_of, verify_approval
+from worker.store.coverage import NAMED, named_rows
 from worker.store.deliveries import Delivery, find_delivery, verify_delivery
-from worker.store.engine import clock, json_rows, row_source
-from worker.store.schema import approvals, jobs
-
-NAMED: Final = "named"  # the bind parameter of the approval ids
+from worker.store.engine import row_source
+from worker.store.schema import approvals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,30 +75,3 @@ def approvals_trouble(
             return TAMPERED
     job_ids = sorted(stored[entry["approval_id"]].job_id for entry in publication["localizations"])
     return None if publication["plan_id"] == f"plan-{hash_of(job_ids)}" else TAMPERED
-
-
-def has_current_approvals(conn: Connection, approval_ids: Iterable[str], *, now: float | None) -> bool:
-    """Tell whether every one of these approvals stands now and is for its job's current result."""
-    ids = tuple(approval_ids)
-    found = conn.execute(select(current_approvals(conn, clock(conn, now))), {NAMED: named_rows(ids)}).scalar_one()
-    return bool(found == len(ids))
-
-
-def current_approvals(conn: Connection, at: ColumnElement[float]) -> ColumnElement[int]:
-    """Return how many of the approvals bound to `NAMED` stand at a time, for the current results of their jobs."""
-    named = row_source(conn, NAMED, {"approval_id": String}, NAMED)
-    return (
-        select(func.count())
-        .select_from(approvals.join(jobs, jobs.c.job_id == approvals.c.job_id))
-        .where(
-            approvals.c.approval_id.in_(select(named.c.approval_id)),
-            approvals.c.result_sha256 == jobs.c.current_result_sha256,
-            stands(at),
-        )
-        .scalar_subquery()
-    )
-
-
-def named_rows(approval_ids: Iterable[str]) -> str:
-    """Return the value of the parameter `NAMED`."""
-    return json_rows([{"approval_id": approval_id} for approval_id in sorted(set(approval_ids))])

@@ -16,6 +16,8 @@ from sqlalchemy import Connection, RowMapping, case, literal, update
 from worker.domain.attempt import FAILED, LEASED, RETRY_WAIT, SUCCEEDED
 from worker.domain.errors import Blocked
 from worker.domain.turn import (
+    OUTCOME_UNKNOWN,
+    RECONCILED_ABSENT,
     Ask,
     Asked,
     Close,
@@ -26,7 +28,8 @@ from worker.domain.turn import (
     after_absent,
     next_turn,
 )
-from worker.store.deliveries import Word, append_word
+from worker.store.deliveries import Delivery
+from worker.store.delivery_answers import Word, append_word
 from worker.store.engine import clock
 from worker.store.leases import DELIVERIES
 from worker.store.schema import deliveries, events
@@ -159,6 +162,29 @@ def settle(
         append_word(conn, lease.delivery_id, word, now=now)
     if settlement.event_state is not None:
         end_event(conn, lease.event_id, settlement.event_state, now=now)
+    return True
+
+
+def reconcile(conn: Connection, delivery: Delivery, word: Word, *, is_accepted: bool, now: float | None) -> bool:
+    """Move a delivery of unknown outcome to succeeded, or to closed and replaceable; false when somebody else did."""
+    at = clock(conn, now)
+    values: dict[str, Any] = {"status": FAILED, "last_error_code": RECONCILED_ABSENT}
+    if is_accepted:
+        values = {"status": SUCCEEDED, "last_error_code": None, "acknowledged_at": at}
+    moved = conn.execute(
+        update(deliveries)
+        .where(
+            deliveries.c.delivery_id == delivery.delivery_id,
+            deliveries.c.status == FAILED,
+            deliveries.c.last_error_code == OUTCOME_UNKNOWN,
+        )
+        .values(in_doubt=False, next_attempt_at=at, updated_at=at, **values)
+    )
+    if moved.rowcount != 1:
+        return False
+    append_word(conn, delivery.delivery_id, word, now=now)
+    if is_accepted:
+        end_event(conn, delivery.event_id, "delivered", now=now)
     return True
 
 

@@ -15,9 +15,9 @@ from worker.domain.attempt import LEASED
 from worker.domain.errors import Blocked
 from worker.domain.identifier import is_time
 from worker.domain.turn import APPROVAL_EXPIRED, Promise, Standing
+from worker.store.coverage import NAMED, current_approvals, named_rows
 from worker.store.engine import clock, is_sqlite
 from worker.store.leases import DELIVERIES
-from worker.store.publications import NAMED, current_approvals, named_rows
 from worker.store.schema import UNSETTLED, deliveries, delivery_permits, events, sources
 
 OLDER = deliveries.alias("older")

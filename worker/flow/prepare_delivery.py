@@ -1,0 +1,103 @@
+"""Step: once every locale of an event is approved, sign its publication and store it as the event's one delivery."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from sqlalchemy import Connection
+
+from worker.domain.canonical import sha256_hex
+from worker.domain.delivery import Advance, AdvanceStatus, build_publication
+from worker.domain.errors import Blocked
+from worker.domain.messages import DELIVERY_PUBLISH
+from worker.flow.services import Services
+from worker.store.approvals import StoredApproval
+from worker.store.deliveries import Prepared, insert_delivery, lock_event
+from worker.store.engine import reading, writing
+from worker.store.event_plans import EventPlan, approved_locales, choose_approvals, load_plan, verified_change
+
+COLLISION = "cms.delivery.idempotency_collision"
+
+
+def prepare_delivery(services: Services, event_id: str) -> Advance:
+    """Prepare the delivery of an event whose every locale is approved, exactly once, whoever comes first.
+
+    Returns `delivery_ready` with the delivery's id, the same when called again; `waiting` with the first job that
+    lacks a current approval; or the state the event ended in. Raises `cms.delivery.idempotency_collision` where the
+    event's delivery holds other bytes, `cms.delivery.failed` where an earlier one forbids another, a `….tampered` code
+    where something stored is not what it was, and `Unavailable`. Signs outside the transaction. Safe to run
+    concurrently with itself: the loser discards its bytes.
+    """
+    for _look in range(2):  # a second look where somebody else moved the event between reading and writing
+        with reading(services.engine) as conn:
+            plan = load_plan(conn, event_id, now=services.now(), with_texts=True)
+        if plan is None:
+            raise Blocked("coordinator.event_id.unknown", "there is no such event; see locseal releases list")
+        answer = _prepare(services, plan)
+        if answer is not None:
+            return answer
+    raise Blocked(
+        "cms.delivery.failed",
+        "an earlier delivery of the event failed, and these bytes do not follow it by themselves; "
+        "see locseal deliveries retry",
+    )
+
+
+def _prepare(services: Services, plan: EventPlan) -> Advance | None:
+    """Return where the event stands, or None where nothing was stored for a reason that a second look may tell."""
+    if plan.state != "open":
+        return _stands(plan, plan.state, plan.spoken_id)
+    policy = services.policies.for_site(plan.site_id)
+    chosen: list[StoredApproval] = []
+    for job, approval in zip(plan.jobs, choose_approvals(plan, policy.accepted), strict=True):
+        if approval is None:
+            return Advance(
+                status="waiting",
+                event_id=plan.event_id,
+                plan_id=plan.plan_id,
+                job_id=job.job_id,
+                target_locale=job.target_locale,
+            )
+        chosen.append(approval)
+    change = verified_change(plan)
+    locales = approved_locales(plan, change, chosen, services.keys.trust("approval"))
+    publication = build_publication(change, locales)
+    delivery_id = publication["delivery_id"]
+    if plan.spoken_id is not None:
+        if plan.spoken_id != delivery_id:
+            raise Blocked(COLLISION, "the event's delivery holds other bytes; see locseal evidence renew")
+        return _stands(plan, "delivery_ready", delivery_id)
+    signed = services.keys.sign("publication", publication)
+    payload = signed.payload().decode()
+    services.checkpoint("prepare.signed")
+    prepared = Prepared(
+        delivery_id=delivery_id,
+        event_id=plan.event_id,
+        site_id=plan.site_id,
+        source_id=plan.source_id,
+        source_sequence=plan.source_sequence,
+        plan_id=plan.plan_id,
+        payload=payload,
+        payload_sha256=sha256_hex(payload),
+        signature=signed.signature,
+        kid=signed.kid,
+        max_attempts=policy.delivery_max_attempts,
+    )
+    approval_ids = [approval.approval_id for approval in chosen]
+
+    def work(conn: Connection) -> bool:
+        is_open = lock_event(conn, plan.event_id) == "open"
+        return is_open and insert_delivery(conn, prepared, approval_ids, now=services.now())
+
+    if not writing(services.engine, work):
+        return None
+    services.checkpoint("prepare.committed")
+    if policy.publication == "automatic":
+        services.queue.wake(DELIVERY_PUBLISH, event_id=plan.event_id)
+    return _stands(plan, "delivery_ready", delivery_id)
+
+
+def _stands(plan: EventPlan, status: str, delivery_id: str | None) -> Advance:
+    return Advance(
+        status=cast("AdvanceStatus", status), event_id=plan.event_id, plan_id=plan.plan_id, delivery_id=delivery_id
+    )

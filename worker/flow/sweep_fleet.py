@@ -1,0 +1,106 @@
+"""Step: find again whatever is expired, due or ready, and wake it: the fleet's answer to every message that was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from worker.domain.messages import DELIVERY_PREPARE, DELIVERY_PUBLISH, EVIDENCE_COLLECT
+from worker.flow.services import Services
+from worker.store.due import stamp_due_deliveries, stamp_due_evidence, stamp_ready_events, take_turn_to_sweep
+from worker.store.engine import writing
+from worker.store.leases import DELIVERIES, EVIDENCE
+
+MOST_WAKES = 200
+MOST_EXPIRED = 1000  # leases of each kind that one sweep takes away
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swept:
+    """What one sweep did; nothing at all where the interval's turn was taken. Wakes are event ids."""
+
+    is_turn: bool
+    expired_evidence: int = 0
+    expired_deliveries: int = 0
+    prepares: tuple[str, ...] = ()
+    publishes: tuple[str, ...] = ()
+    collects: tuple[str, ...] = ()
+
+
+def sweep_fleet(
+    services: Services,
+    *,
+    room: int = MOST_WAKES,
+    interval_seconds: float = 2.0,
+    recovery_seconds: float = 10.0,
+) -> Swept:
+    """Expire leases, then wake what is ready or due and was not woken within the recovery bound.
+
+    `room` is how many messages the queues still have room for; at most 200 wakes are sent, none where it is 0 or less.
+    Ready events and due deliveries take at most a third each, evidence the rest. Executes nothing itself. Raises
+    `Unavailable`. Safe to run twice at once: one of the two finds the interval's turn taken and returns.
+    """
+    engine, now = services.engine, services.now()
+    if not writing(engine, lambda conn: take_turn_to_sweep(conn, interval_seconds=interval_seconds, now=now)):
+        return Swept(is_turn=False)
+    services.checkpoint("sweep.turn")
+
+    def expire(conn: Connection) -> tuple[int, int]:
+        evidence = EVIDENCE.expire(conn, now=now, most=MOST_EXPIRED)
+        return len(evidence), len(DELIVERIES.expire(conn, now=now, most=MOST_EXPIRED))
+
+    expired_evidence, expired_deliveries = writing(engine, expire)
+    services.checkpoint("sweep.expired")
+    room = min(room, MOST_WAKES)
+    third = max(1, room // 3)
+
+    def ready(conn: Connection) -> tuple[str, ...]:
+        return stamp_ready_events(
+            conn,
+            room=third,
+            recovery_seconds=recovery_seconds,
+            accepted=lambda site_id: services.policies.for_site(site_id).accepted,
+            now=now,
+        )
+
+    def deliver(conn: Connection) -> tuple[str, ...]:
+        return stamp_due_deliveries(
+            conn,
+            room=most,
+            recovery_seconds=recovery_seconds,
+            is_guided=lambda site_id: services.policies.for_site(site_id).publication == "guided",
+            now=now,
+        )
+
+    prepares = _wake(services, DELIVERY_PREPARE, ready, room)
+    most = min(third, room - len(prepares))
+    publishes = _wake(services, DELIVERY_PUBLISH, deliver, most)
+    left = room - len(prepares) - len(publishes)
+
+    def collect(conn: Connection) -> tuple[str, ...]:
+        return stamp_due_evidence(conn, room=left, recovery_seconds=recovery_seconds, now=now)
+
+    collects = _wake(services, EVIDENCE_COLLECT, collect, left)
+    return Swept(
+        is_turn=True,
+        expired_evidence=expired_evidence,
+        expired_deliveries=expired_deliveries,
+        prepares=prepares,
+        publishes=publishes,
+        collects=collects,
+    )
+
+
+def _wake(
+    services: Services, message: str, find: Callable[[Connection], tuple[str, ...]], room: int
+) -> tuple[str, ...]:
+    """Stamp what is found, then send its wakes; a wake that is lost between the two is found after the bound."""
+    if room <= 0:
+        return ()
+    found = writing(services.engine, find)
+    services.checkpoint(f"sweep.{message}")
+    for event_id in found:
+        services.queue.wake(message, event_id=event_id)
+    return found

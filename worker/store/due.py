@@ -1,0 +1,225 @@
+"""What is due, expired or ready, found again without any message (SPEC section 9). Wakes are stamped, never sent, here.
+
+Every look is bounded and follows a partial index, so a sweep costs the same with a million rows. Two sweeps at once
+are harmless: one of them takes the turn, and a stamp names the rows that it leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Float,
+    String,
+    and_,
+    exists,
+    literal_column,
+    or_,
+    select,
+    text,
+    update,
+)
+
+from worker.domain.turn import OUTCOME_UNKNOWN
+from worker.store.approvals import stands
+from worker.store.engine import clock, json_rows, row_source
+from worker.store.readiness import ACCEPTED, accepted_rows, accepted_source, is_ready
+from worker.store.schema import (
+    DUE,
+    OPEN_OR_ACKNOWLEDGED,
+    WAKE_ORDER,
+    approvals,
+    deliveries,
+    delivery_permits,
+    events,
+    evidence,
+    plan_jobs,
+    sweeps,
+)
+from worker.store.upserts import insert_into
+
+FLEET: Final = "fleet"
+READINESS: Final = "readiness"
+EVIDENCE_ROWS: Final = 2000  # due rows one sweep looks at
+DELIVERY_ROWS: Final = 1000
+EVENT_ROWS: Final = 2000  # open events one sweep asks for readiness
+
+Accepted = Callable[[str], frozenset[str]]  # the policy digests that satisfy a site
+
+
+def take_turn_to_sweep(conn: Connection, *, interval_seconds: float, now: float | None) -> bool:
+    """Take this interval's turn to sweep; false when somebody has it."""
+    at = clock(conn, now)
+    never = insert_into(conn, sweeps).values(name=FLEET, swept_at=0.0).on_conflict_do_nothing()
+    conn.execute(never)
+    taken = (
+        update(sweeps)
+        .where(sweeps.c.name == FLEET, sweeps.c.swept_at <= at - interval_seconds)
+        .values(swept_at=at)
+        .returning(sweeps.c.name)
+    )
+    return conn.execute(taken).one_or_none() is not None
+
+
+def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, now: float | None) -> tuple[str, ...]:
+    """Return at most `room` open events with due evidence that were not woken lately, and stamp their due rows."""
+    at = clock(conn, now)
+    is_due = and_(text(DUE.replace("status", "evidence.status")), evidence.c.next_attempt_at <= at)
+    claimable = exists().where(events.c.event_id == evidence.c.event_id, events.c.state == "open")
+    spoken_for = exists().where(
+        deliveries.c.event_id == evidence.c.event_id, text(OPEN_OR_ACKNOWLEDGED.replace("status", "deliveries.status"))
+    )
+    found = conn.execute(
+        select(evidence.c.event_id)
+        .where(is_due, _not_lately(evidence.c.last_woken_at, at, recovery_seconds), claimable, ~spoken_for)
+        .order_by(evidence.c.next_attempt_at, evidence.c.created_at, evidence.c.request_id)
+        .limit(EVIDENCE_ROWS)
+    ).scalars()
+    wakes = tuple(dict.fromkeys(found))[:room]
+    named = row_source(conn, "named", {"id": String}, "named")
+    # Rows that a claim or a settle holds are passed over: nobody waits for a sweep, and a sweep for nobody.
+    stamped = (
+        select(evidence.c.request_id)
+        .where(evidence.c.event_id.in_(select(named.c.id)), is_due)
+        .with_for_update(skip_locked=True)
+    )
+    if wakes:
+        conn.execute(
+            update(evidence).where(evidence.c.request_id.in_(stamped)).values(last_woken_at=at),
+            {"named": _named(wakes)},
+        )
+    return wakes
+
+
+def stamp_due_deliveries(
+    conn: Connection,
+    *,
+    room: int,
+    recovery_seconds: float,
+    is_guided: Callable[[str], bool],
+    now: float | None,
+) -> tuple[str, ...]:
+    """Return at most `room` events whose delivery is due and was not woken lately, and stamp those deliveries.
+
+    The longest waiting come first. A guided site's delivery is passed over, and stamped, unless it is in doubt or a
+    release run permits it.
+    """
+    at = clock(conn, now)
+    order = literal_column(WAKE_ORDER, Float)
+    permit = exists().where(delivery_permits.c.delivery_id == deliveries.c.delivery_id)
+    rows = conn.execute(
+        select(
+            deliveries.c.delivery_id,
+            deliveries.c.event_id,
+            deliveries.c.site_id,
+            or_(deliveries.c.in_doubt.is_(True), permit).label("is_permitted"),
+        )
+        .where(
+            text(DUE),
+            order <= at,
+            deliveries.c.next_attempt_at <= at,
+            _not_lately(deliveries.c.last_woken_at, at, recovery_seconds),
+        )
+        .order_by(order, deliveries.c.delivery_id)
+        .limit(DELIVERY_ROWS)
+    ).all()
+    wakes: list[str] = []
+    seen: list[str] = []
+    for row in rows:
+        is_wanted = bool(row.is_permitted) or not is_guided(row.site_id)
+        if is_wanted and len(wakes) >= room:
+            break
+        seen.append(row.delivery_id)
+        if is_wanted:
+            wakes.append(row.event_id)
+    named = row_source(conn, "named", {"id": String}, "named")
+    stamped = (
+        select(deliveries.c.delivery_id)
+        .where(deliveries.c.delivery_id.in_(select(named.c.id)), text(DUE))
+        .with_for_update(skip_locked=True)
+    )
+    if seen:
+        conn.execute(
+            update(deliveries).where(deliveries.c.delivery_id.in_(stamped)).values(last_woken_at=at),
+            {"named": _named(seen)},
+        )
+    return tuple(wakes)
+
+
+def stamp_ready_events(
+    conn: Connection, *, room: int, recovery_seconds: float, accepted: Accepted, now: float | None
+) -> tuple[str, ...]:
+    """Return at most `room` open events that are ready, without a delivery and not woken lately, and stamp them.
+
+    Each call goes on where the last one stopped and looks at a bounded number of open events, round and round.
+    """
+    at = clock(conn, now)
+    conn.execute(insert_into(conn, sweeps).values(name=READINESS, swept_at=0.0).on_conflict_do_nothing())
+    cursor = conn.execute(select(sweeps.c.cursor).where(sweeps.c.name == READINESS)).scalar_one() or ""
+    window = conn.execute(
+        select(events.c.event_id, events.c.site_id)
+        .where(text("state = 'open'"), events.c.event_id > cursor)
+        .order_by(events.c.event_id)
+        .limit(EVENT_ROWS)
+    ).all()
+    sites = {row.site_id: accepted(row.site_id) for row in window}
+    named = row_source(conn, "named", {"id": String}, "named")
+    ready = (
+        select(events.c.event_id)
+        .where(
+            events.c.event_id.in_(select(named.c.id)),
+            is_ready(conn, accepted_source(conn), now=now),
+            ~_waits_for_operator(at),
+            _not_lately(events.c.last_woken_at, at, recovery_seconds),
+        )
+        .order_by(events.c.event_id)
+        .limit(room)
+    )
+    looked_at = {"named": _named(row.event_id for row in window), ACCEPTED: accepted_rows(sites)}
+    wakes = tuple(conn.execute(ready, looked_at).scalars()) if window else ()
+    follows = window[-1].event_id if len(window) == EVENT_ROWS else ""
+    if wakes:
+        conn.execute(
+            update(events)
+            .where(events.c.event_id.in_(select(named.c.id)), events.c.state == "open")
+            .values(last_woken_at=at),
+            {"named": _named(wakes)},
+        )
+        follows = wakes[-1] if len(wakes) == room else follows
+    conn.execute(update(sweeps).where(sweeps.c.name == READINESS).values(cursor=follows, swept_at=at))
+    return wakes
+
+
+def _waits_for_operator(at: ColumnElement[float]) -> ColumnElement[bool]:
+    """Return the condition on `events` that a failed delivery is not followed by itself: no approval is newer."""
+    newer = exists().where(
+        plan_jobs.c.plan_id == events.c.plan_id,
+        approvals.c.job_id == plan_jobs.c.job_id,
+        approvals.c.approved_at >= deliveries.c.created_at,
+        stands(at),
+    )
+    return (
+        exists()
+        .where(
+            deliveries.c.event_id == events.c.event_id,
+            deliveries.c.status == "failed",
+            or_(
+                deliveries.c.in_doubt.is_(True),
+                deliveries.c.last_error_code == OUTCOME_UNKNOWN,
+                ~newer.correlate(events, deliveries),
+            ),
+        )
+        .correlate(events)
+    )
+
+
+def _not_lately(column: Column[float], at: ColumnElement[float], recovery_seconds: float) -> ColumnElement[bool]:
+    return or_(column.is_(None), column <= at - recovery_seconds)
+
+
+def _named(ids: Iterable[str]) -> str:
+    return json_rows([{"id": one} for one in ids])
