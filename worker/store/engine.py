@@ -50,7 +50,7 @@ T = TypeVar("T")
 Bind = Engine | Connection | Dialect
 Moment = float | ColumnElement[float] | None  # None is the database's own clock
 
-MOST_REPEATS = 5  # of one transaction, in all
+MOST_TRIES = 5  # of one transaction
 BUSY_SECONDS = 10.0
 REPEATABLE_STATES = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
 MIGRATION_LOCK = 0x10C5EA1  # one advisory lock for all processes that upgrade the same database
@@ -158,22 +158,25 @@ def reading(engine: Engine) -> Iterator[Connection]:
         raise _unavailable(fault) from None
 
 
-def writing(engine: Engine, work: Callable[[Connection], T]) -> T:
+def writing(engine: Engine, work: Callable[[Connection], T], *, most_tries: int = MOST_TRIES) -> T:
     """Run `work` in one transaction and return what it returns, once that is committed.
 
-    The whole transaction is repeated, at most five times in all, when the database says that it lost a race; so `work`
-    must touch nothing but its connection. Raises what `work` raises (nothing is written then), `IntegrityError` where
-    a constraint holds, and `Unavailable("database.unavailable")` for every other fault of the database.
+    The whole transaction is repeated, at most `most_tries` times in all, when the database says that it lost a race; so
+    `work` must touch nothing but its connection. Raises what `work` raises (nothing is written then), `IntegrityError`
+    where a constraint holds, `Unavailable("database.busy")` when the last try lost its race too, and
+    `Unavailable("database.unavailable")` for every other fault of the database.
     """
-    for repeats_left in reversed(range(MOST_REPEATS)):
+    for tries_left in reversed(range(most_tries)):
         try:
             with engine.connect().execution_options(locseal="writing") as conn, conn.begin():
                 return work(conn)
         except exc.IntegrityError:
             raise
         except (exc.DBAPIError, exc.TimeoutError) as fault:
-            if repeats_left == 0 or not _lost_a_race(fault):
+            if not _lost_a_race(fault):
                 raise _unavailable(fault) from None
+            if tries_left == 0:
+                raise Unavailable("database.busy", "others kept the rows locked; try again") from None
     raise AssertionError("the loop above returns or raises")
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Float,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     String,
@@ -381,6 +382,17 @@ delivery_answers = Table(
     Column("kid", String),
     Column("answered_at", Float, nullable=False),
     Index("delivery_answers_by_delivery", "delivery_id", "answer_id"),
+)
+
+# --- release runs ---------------------------------------------------------------------------------------------------
+
+release_runs = Table(
+    "release_runs",
+    metadata,
+    Column("run_id", String, primary_key=True),
+    Column("document", LargeBinary, nullable=False),  # the canonical record; bytes, since a plan may hold any text
+    Column("record_digest", String, nullable=False),
+    Column("status", String, nullable=False),
 )
 
 # --- the sweeper ----------------------------------------------------------------------------------------------------
