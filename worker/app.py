@@ -28,6 +28,7 @@ from worker.flow.services import Services
 app = Celery("locseal", set_as_current=True)
 app.config_from_object("config.celeryconfig")
 use_careful_transport()
+queue = CeleryQueue(app)
 
 log = structlog.get_logger(__name__)
 
@@ -66,9 +67,7 @@ def plant() -> Plant:
     global _plant
     with _lock:
         if _plant is None or _plant.pid != os.getpid():
-            _plant = build_plant(
-                load_settings(), worker_id=worker_id(), queue=CeleryQueue(app), draining=draining.is_set
-            )
+            _plant = build_plant(load_settings(), worker_id=worker_id(), queue=queue, draining=draining.is_set)
         return _plant
 
 

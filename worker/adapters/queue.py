@@ -6,6 +6,10 @@ waits longer than one connection and one answer (settings `broker_*_timeout_seco
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
 import structlog
 from celery import Celery
 
@@ -14,21 +18,45 @@ from worker.domain.messages import VERSION, WIRE, represent
 
 log = structlog.get_logger(__name__)
 
+QUIET_SECONDS: Final = 5.0
+
 
 class CeleryQueue:
-    """Sends through the app's connection pool. Safe to share between threads; holds no state of its own."""
+    """Sends through the app's connection pool. Safe to share between threads."""
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app: Celery, *, ticks: Callable[[], float] = time.monotonic) -> None:
         self._app = app
+        self._ticks = ticks
+        self._quiet_until = 0.0  # a frozen Redis must cost a collector one wait, not one for each event it readies
 
     def wake(self, message: str, **ids: str) -> bool:
-        """Send one message of ids and return whether the broker took it. Never raises."""
+        """Send one message of ids and return whether the broker took it. Never raises.
+
+        After a lost wake the next few seconds' are dropped at once: the sweeper sends them again anyway.
+        """
+        if self._ticks() < self._quiet_until:
+            return False
         try:
             self._send(message, ids)
         except Exception as error:  # the border to the broker: whatever went wrong, the row stays due
-            log.warning("wake.lost", message=message, error=type(error).__name__)
+            self._quiet_until = self._ticks() + QUIET_SECONDS
+            log.warning("wake.lost", wake=message, error=type(error).__name__)
             return False
         return True
+
+    def room(self, most: int, *messages: str) -> int:
+        """Return how many of `most` more messages the longest queue of these messages has room for.
+
+        0 when Redis does not answer: nothing should be sent to it now. Never raises.
+        """
+        try:
+            with self._app.connection_or_acquire() as connection:
+                channel = connection.default_channel
+                longest = max(_length(channel, WIRE[message][0]) for message in messages)
+        except Exception as error:  # the border to the broker
+            log.warning("queue.unreadable", error=type(error).__name__)
+            return 0
+        return max(0, most - longest)
 
     def submit(self, message: str, field: str, text: str) -> None:
         """Send a document for intake; raise `Unavailable("queue.unavailable")` when the broker did not take it."""
@@ -51,6 +79,13 @@ class CeleryQueue:
             argsrepr="",
             kwargsrepr=represent(message, fields),
         )
+
+
+def _length(channel: Any, queue: str) -> int:
+    try:
+        return int(channel.queue_declare(queue=queue, passive=True).message_count)
+    except channel.connection.client.channel_errors:
+        return 0  # Redis has no key for an empty list
 
 
 def open_queue(broker_url: str | None = None) -> CeleryQueue:
