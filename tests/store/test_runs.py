@@ -18,7 +18,6 @@ from tests.run_builders import (
     localization_plan,
     software_input,
     software_plan,
-    step,
 )
 from worker.domain.canonical import canonical_bytes, parse_strict
 from worker.domain.errors import (
@@ -284,9 +283,6 @@ def test_any_argument_ends_in_one_of_the_four_kinds(
         lambda: store.create(input_snapshot=first, plan_snapshot=second),
         lambda: store.create(input_snapshot=software_input(), plan_snapshot=second),
         lambda: store.create(input_snapshot=software_input(repo_versions=first), plan_snapshot=software_plan()),
-        lambda: store.create(
-            input_snapshot=software_input(), plan_snapshot=software_plan(dry_run_steps=[step("a", id=first)])
-        ),
         lambda: store.get(first),
         lambda: store.resume(first, request_id=second),
         lambda: store.start_step(first, second, attempt_id=third),
