@@ -106,7 +106,7 @@ def claim_due(
 @functools.cache
 def _statement(dialect_name: str, *, is_fixed: bool) -> ReturningUpdate[Any]:
     """Build the claim's statement, once in a process for each database: it takes longer than most claims."""
-    bind: Dialect = (sqlite if dialect_name == "sqlite" else postgresql).dialect()  # type: ignore[no-untyped-call]
+    bind: Dialect = (sqlite if dialect_name == "sqlite" else postgresql).dialect()
     now = bindparam("now", type_=Float) if is_fixed else None
     return EVIDENCE.taking_many(bind, _picked(bind, now), now=now)
 
