@@ -52,8 +52,6 @@ def message_bytes(value: object) -> bytes:
     A string gives its UTF-8 bytes, lone surrogates included, since also a refused message has a hash. Anything else is
     no document at all; it gives the bytes of some JSON of it, so that its repeats are counted.
     """
-    if isinstance(value, bytes):
-        return value
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     return json.dumps(value, sort_keys=True, default=repr).encode("utf-8", "surrogatepass")
