@@ -11,7 +11,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, String, case, delete, exists, literal, or_, select, update
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    String,
+    case,
+    delete,
+    exists,
+    literal,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 
 from worker.domain.delivery import TAMPERED, reverify_delivery
 from worker.domain.errors import Blocked
@@ -19,7 +32,7 @@ from worker.domain.key import TrustSet
 from worker.domain.turn import OUTCOME_UNKNOWN
 from worker.store.coverage import NAMED, current_approvals, named_rows
 from worker.store.engine import clock, json_rows, row_source
-from worker.store.schema import deliveries, delivery_history, events
+from worker.store.schema import OPEN_OR_ACKNOWLEDGED, deliveries, delivery_history, events
 from worker.store.upserts import insert_into
 
 # What a column repeats from the signed payload; a difference is tampering.
@@ -70,6 +83,11 @@ class Prepared:
 
 
 COLUMNS = tuple(deliveries.c[one.name] for one in fields(Delivery))
+
+
+def is_spoken_for() -> ColumnElement[bool]:
+    """Return the condition on `deliveries` that a row is open or acknowledged, in the very words of the index."""
+    return literal_column(f"({OPEN_OR_ACKNOWLEDGED.replace('status', 'deliveries.status')})", Boolean)
 
 
 def find_delivery(conn: Connection, event_id: str) -> Delivery | None:
