@@ -100,7 +100,8 @@ class Sandbox:
                 Route("/control", self._show, methods=["GET"]),
                 Route("/control", self._control, methods=["POST"]),
                 Route("/health", self._health, methods=["GET"]),
-            ]
+            ],
+            exception_handlers={HTTPException: _as_json},
         )
 
     def state(self) -> dict[str, Any]:
@@ -306,6 +307,11 @@ class Sandbox:
 
 class Bound(JSONResponse):
     """A well-formed answer about something else; its rubbish is done, so nothing is added to it."""
+
+
+async def _as_json(_request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return JSONResponse({"code": f"http.status_{status}"}, status_code=status)
 
 
 async def _pause(seconds: float) -> None:
