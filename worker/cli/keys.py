@@ -40,7 +40,7 @@ def generate(
     purpose = _purpose(purpose)
     _check_names(purpose, "--site", purpose in NAMES_SITES, site)
     _check_names(purpose, "--provider", purpose in NAMES_PROVIDERS, provider)
-    private_dir, trust_dir = _directories(keys)
+    private_dir, trust_dir = key_directories(keys)
     made = generate_key(
         purpose,
         private_dir=private_dir,
@@ -56,7 +56,7 @@ def generate(
 @app.command("list")
 def show(keys: Directory = None, as_json: Json = False) -> None:
     """List the trusted keys of every purpose, and which of them signs."""
-    private_dir, trust_dir = _directories(keys)
+    private_dir, trust_dir = key_directories(keys)
     private, trusted = read_private(private_dir), read_trust(trust_dir)
     listed = []
     for purpose in PURPOSES:
@@ -92,7 +92,7 @@ def retire(
     as_json: Json = False,
 ) -> None:
     """Retire a key (what it signed before stays good), or revoke it (nothing does)."""
-    _, trust_dir = _directories(keys)
+    _, trust_dir = key_directories(keys)
     purpose = _purpose(purpose)
     status: Literal["retired", "revoked"] = "revoked" if revoke else "retired"
     at = None if revoke else time.time() + after
@@ -111,7 +111,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check permissions, owners, overlaps and signers; say for each finding what is wrong and how to mend it."""
-    private_dir, trust_dir = _directories(keys)
+    private_dir, trust_dir = key_directories(keys)
     wanted = [_purpose(purpose) for purpose in signs or OURS]
     errors, warnings = _check(private_dir, trust_dir, wanted)
     lines = [f"{found.code}: {found.sentence()}" for found in errors]
@@ -148,7 +148,7 @@ def _check(private_dir: Path, trust_dir: Path, wanted: list[str]) -> tuple[list[
     return errors, warnings
 
 
-def _directories(keys: Path | None) -> tuple[Path, Path]:
+def key_directories(keys: Path | None) -> tuple[Path, Path]:
     """Return the private and the trust directory."""
     if keys is not None:
         return keys / "private", keys / "trust"

@@ -66,6 +66,11 @@ def put(value: Any, *, as_json: bool, lines: Iterable[str] = ()) -> None:
         say(line)
 
 
+def put_line(value: Any) -> None:
+    """Print a text as a line, or anything else as JSON on one line."""
+    typer.echo(_printable(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> list[str]:
     """Return rows as aligned lines under a head; `empty` is the sentence where there is none."""
     cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
