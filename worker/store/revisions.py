@@ -28,7 +28,6 @@ from sqlalchemy import (
 )
 
 from worker.domain.canonical import canonical_text
-from worker.store.deliveries import is_spoken_for
 from worker.store.engine import clock, json_rows, row_source
 from worker.store.schema import DUE, deliveries, events, evidence, evidence_history
 from worker.store.upserts import insert_into
@@ -76,7 +75,7 @@ def open_revisions(conn: Connection, rows: Sequence[Revision], *, now: float | N
         evidence.c.event_id == source.c.event_id,
         evidence.c.result_sha256 == source.c.result_sha256,
     )
-    is_delivered = exists().where(deliveries.c.event_id == source.c.event_id, is_spoken_for())
+    is_delivered = exists().where(deliveries.c.event_id == source.c.event_id, deliveries.c.status != "failed")
     opened = conn.execute(
         insert_into(conn, evidence)
         .from_select(
