@@ -40,8 +40,13 @@ class OpenCalls:
         return None if inbox is None else cls(services, inbox)
 
     def free_places(self) -> int:
-        """Return how many more calls this process may have open now."""
-        return self._services.collecting.free_places(self._services.concurrent_calls)
+        """Return how many more calls may be opened now.
+
+        An answer keeps its place until it was taken in, so that answers cannot pile up unsettled behind new calls;
+        calls that a collector before this one left open keep theirs until they end.
+        """
+        bound = self._services.concurrent_calls
+        return min(self._services.collecting.free_places(bound), bound - self.waiting)
 
     def begin(self, row: ClaimedRow, guard: Guard, request: EvidenceRequest) -> None:
         """Start the call of one row; its answer comes out of `gather`."""
