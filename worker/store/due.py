@@ -26,11 +26,11 @@ from sqlalchemy import (
 
 from worker.domain.turn import OUTCOME_UNKNOWN
 from worker.store.approvals import stands
+from worker.store.deliveries import is_spoken_for
 from worker.store.engine import clock, json_rows, row_source
 from worker.store.readiness import ACCEPTED, accepted_rows, accepted_source, is_ready
 from worker.store.schema import (
     DUE,
-    OPEN_OR_ACKNOWLEDGED,
     WAKE_ORDER,
     approvals,
     deliveries,
@@ -70,9 +70,7 @@ def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, 
     at = clock(conn, now)
     is_due = and_(text(DUE.replace("status", "evidence.status")), evidence.c.next_attempt_at <= at)
     claimable = exists().where(events.c.event_id == evidence.c.event_id, events.c.state == "open")
-    spoken_for = exists().where(
-        deliveries.c.event_id == evidence.c.event_id, text(OPEN_OR_ACKNOWLEDGED.replace("status", "deliveries.status"))
-    )
+    spoken_for = exists().where(deliveries.c.event_id == evidence.c.event_id, is_spoken_for())
     found = conn.execute(
         select(evidence.c.event_id)
         .where(is_due, _not_lately(evidence.c.last_woken_at, at, recovery_seconds), claimable, ~spoken_for)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Text, and_, case, cast, func, null, select, text
+from sqlalchemy import Connection, RowMapping, Text, and_, case, cast, func, null, select
 
 from worker.domain.canonical import parse_strict, sha256_hex
 from worker.domain.change import ChangeEvent, parse_change
@@ -19,8 +19,9 @@ from worker.domain.errors import Blocked
 from worker.domain.key import TrustSet
 from worker.domain.result import check_result, parse_result
 from worker.store.approvals import COLUMNS, StoredApproval, approval_of, choose, stands, verify_approval
+from worker.store.deliveries import is_spoken_for
 from worker.store.engine import clock
-from worker.store.schema import OPEN_OR_ACKNOWLEDGED, approvals, deliveries, events, jobs, plan_jobs, results
+from worker.store.schema import approvals, deliveries, events, jobs, plan_jobs, results
 
 EVENT_TAMPERED = "release.event.tampered"
 RESULT_TAMPERED = "release.result.tampered"
@@ -146,10 +147,7 @@ def _query(conn: Connection, event_id: str, *, now: float | None, with_texts: bo
     others = plan_jobs.alias("others")
     first = select(func.min(others.c.job_id)).where(others.c.plan_id == events.c.plan_id).scalar_subquery()
     is_first = plan_jobs.c.job_id == first  # the event's own text travels once, not once for every job
-    spoken = and_(
-        deliveries.c.event_id == events.c.event_id,
-        text(OPEN_OR_ACKNOWLEDGED.replace("status", "deliveries.status")),
-    )
+    spoken = and_(deliveries.c.event_id == events.c.event_id, is_spoken_for())
     spoken_payload = select(deliveries.c.payload).where(spoken).correlate(events).scalar_subquery()
     return (
         select(
