@@ -84,9 +84,11 @@ def new_postgres_database() -> Iterator[Callable[[], URL]]:
 def postgres_database(new_postgres_database: Callable[[], URL]) -> Iterator[Engine]:
     """One migrated database that the tests of this session share, one after the other."""
     engine = open_engine(new_postgres_database(), pool_size=20)
-    migrate(engine)
-    yield engine
-    engine.dispose()
+    try:
+        migrate(engine)
+        yield engine
+    finally:
+        engine.dispose()
 
 
 @pytest.fixture
