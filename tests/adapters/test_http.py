@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 from tests.rough_server import RoughServer, drips, hangs_up, reply, says
 from worker.adapters.endpoint import Endpoint, SecretFile, SecretVariable
 from worker.adapters.http import HttpAnswer, HttpClient, retry_after_seconds
-from worker.domain.errors import Invalid, ProviderFailure, Unavailable
+from worker.domain.errors import Blocked, Invalid, ProviderFailure, Unavailable
 
 AREA = "evidence.provider"
 LIMIT = 64 * 1024
@@ -384,6 +384,16 @@ def test_tls_with_a_wrong_name_sends_nothing(tmp_path: Path) -> None:
         error = failure(Endpoint(url=server.url), ca_file=pem)
     assert facts(error) == ("evidence.provider.tls", True, False)
     assert server.requests == []
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no certificate"])
+def test_an_unusable_ca_file_is_refused_at_construction(tmp_path: Path, content: bytes | None) -> None:
+    """A client is not made with issuers that cannot be read."""
+    if content is not None:
+        (tmp_path / "ca.pem").write_bytes(content)
+    with pytest.raises(Blocked) as caught:
+        HttpClient(ca_file=tmp_path / "ca.pem")
+    assert caught.value.code == "http.ca_file.unusable"
 
 
 def test_tls_with_an_unknown_issuer_sends_nothing(tmp_path: Path) -> None:

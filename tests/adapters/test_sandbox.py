@@ -21,6 +21,7 @@ from worker.adapters.endpoint import Endpoint
 from worker.adapters.http import HttpClient
 from worker.adapters.key_files import read_private, read_trust
 from worker.adapters.providers.http import HttpProvider
+from worker.adapters.sandbox.certificate import certificate_for
 from worker.adapters.sandbox.controls import Controls
 from worker.adapters.sandbox.keys import PURPOSES, SandboxKeys
 from worker.adapters.sandbox.ledger import Ledger
@@ -220,7 +221,7 @@ def test_an_earlier_request_is_void_after_absent_was_answered(sandbox: SandboxTh
     """A delivery that still waits inside the CMS when its absence is promised is not published by that request."""
     delivery = publication_for(Keyring(), change_event())
     delivery_id = delivery.document["delivery_id"]
-    sandbox.behave(cms={"delay_seconds": 0.3})
+    sandbox.behave(cms={"hold": True})
     lookup = Lookup(delivery_id=delivery_id, payload_sha256=sha256_hex(delivery.payload()), nonce="n")
 
     async def race(client: HttpClient) -> tuple[CmsAnswer, CmsAnswer]:
@@ -230,10 +231,11 @@ def test_an_earlier_request_is_void_after_absent_was_answered(sandbox: SandboxTh
             site_id=SITE,
             trust=lambda: sandbox.sandbox.keys.trust("acknowledgement"),
         )
-        sending = asyncio.ensure_future(cms.publish(delivery, delivery_id=delivery_id, deadline_seconds=5))
+        sending = asyncio.ensure_future(cms.publish(delivery, delivery_id=delivery_id, deadline_seconds=30))
         while not sandbox.sandbox.ledger.posts[delivery_id]:
-            await asyncio.to_thread(sandbox.state)  # until the request has arrived
-        found = await cms.look_up(lookup, deadline_seconds=5)
+            await asyncio.to_thread(sandbox.state)
+        found = await cms.look_up(lookup, deadline_seconds=30)
+        await asyncio.to_thread(sandbox.behave, cms={})
         return found, await sending
 
     found, sent = run_calls(race)
@@ -241,17 +243,42 @@ def test_an_earlier_request_is_void_after_absent_was_answered(sandbox: SandboxTh
     assert sandbox.state()["publications"] == []
 
 
-def test_five_hundred_slow_calls_are_in_flight_at_once(sandbox: SandboxThread) -> None:
+def test_five_hundred_calls_are_in_flight_at_once(sandbox: SandboxThread) -> None:
     """A provider that takes its time holds up nobody: all calls wait together, on both sides."""
-    sandbox.behave(provider={"delay_seconds": 3.0})
+    sandbox.behave(provider={"hold": True})
 
     async def calls(client: HttpClient) -> int:
         provider = HttpProvider(client, Endpoint(url=sandbox.listening.provider_url, allow_loopback_http=True))
-        answers = await asyncio.gather(*(provider.review(REQUEST, deadline_seconds=60) for _ in range(500)))
-        return sum(isinstance(answer, dict) for answer in answers)
+        waiting = asyncio.gather(*(provider.review(REQUEST, deadline_seconds=60) for _ in range(500)))
+        while sandbox.sandbox.controls.running["provider"] < 500:
+            await asyncio.to_thread(sandbox.state)
+        await asyncio.to_thread(sandbox.behave, provider={})
+        return sum(isinstance(answer, dict) for answer in await waiting)
 
     assert run_calls(calls) == 500
     assert sandbox.state()["peak"]["provider"] == 500
+
+
+def test_it_serves_https_under_a_certificate_that_callers_can_trust(tmp_path: Path) -> None:
+    """With TLS names, all of it is https; the certificate stays the same until the names change."""
+    names = ["127.0.0.1", "sandbox.test"]
+
+    async def ask(client: HttpClient) -> object:
+        provider = HttpProvider(client, Endpoint(url=running.listening.provider_url))
+        return await provider.review(REQUEST, deadline_seconds=10)
+
+    with SandboxThread(tmp_path / "s", sites=[SITE], tls_names=names) as running:
+        assert running.listening.url.startswith("https://127.0.0.1:")
+        assert isinstance(run_calls(ask, ca_file=running.listening.ca_file), dict)
+        assert running.state()["calls"]["provider"] == 1
+        with pytest.raises(ProviderFailure) as caught:
+            run_calls(ask)
+        assert caught.value.code == "evidence.provider.tls"
+    certificate, key = certificate_for(tmp_path / "s" / "tls", names)
+    before = certificate.read_bytes()
+    assert certificate_for(tmp_path / "s" / "tls", names[::-1])[0].read_bytes() == before
+    assert certificate_for(tmp_path / "s" / "tls", names[:1])[0].read_bytes() != before
+    assert key.stat().st_mode & 0o777 == 0o600
 
 
 def test_control_is_for_this_machine_alone(sandbox: SandboxThread) -> None:

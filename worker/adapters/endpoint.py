@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from worker.domain.errors import Invalid, Unavailable
 
-# What RFC 3986 allows in a URL, and no percent-encoded control bytes: no space, no backslash, nothing beyond ASCII.
+# What RFC 3986 allows in a URL: no space, no backslash, nothing beyond ASCII.
 _URL_TEXT: Final = re.compile(r"[A-Za-z0-9\-._~:/\[\]@!$&'()*+,;=%]{1,2048}")
 _SECRET: Final = re.compile(r"[\x21-\x7e]{1,8192}")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")

@@ -34,7 +34,7 @@ import httpcore2
 from worker.adapters.connections import Connections
 from worker.adapters.endpoint import Endpoint
 from worker.domain.canonical import parse_strict
-from worker.domain.errors import Invalid, ProviderFailure, Unavailable
+from worker.domain.errors import Blocked, Invalid, ProviderFailure, Unavailable
 
 RETRY_AFTER_MAX_SECONDS: Final = 3600.0
 TRY_AGAIN: Final = frozenset({408, 425, 429})
@@ -125,13 +125,13 @@ class HttpClient:
     ) -> None:
         # The library below would write addresses and headers into debug logs; they must never get there.
         logging.getLogger("httpcore2").setLevel(logging.WARNING)
-        self._ca_file = ca_file
+        # Read at once, so that a wrong file is refused at start and not at the first call.
+        self._tls = None if ca_file is None else _tls_context(ca_file)
         self._concurrent_calls = concurrent_calls
         self._idle_connections = idle_connections if idle_seconds > 0 else 0
         self._idle_seconds = idle_seconds
         self._connect_seconds = connect_seconds
         self._wall_clock = wall_clock
-        self._tls: ssl.SSLContext | None = None
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, Connections] = WeakKeyDictionary()
 
     async def aclose(self) -> None:
@@ -224,7 +224,7 @@ class HttpClient:
         pool = self._pools.get(loop)
         if pool is None:
             if self._tls is None:
-                self._tls = ssl.create_default_context(cafile=None if self._ca_file is None else str(self._ca_file))
+                self._tls = _tls_context(None)
             pool = self._pools[loop] = Connections(
                 tls=self._tls,
                 concurrent=self._concurrent_calls,
@@ -233,6 +233,14 @@ class HttpClient:
                 connect_seconds=self._connect_seconds,
             )
         return pool
+
+
+def _tls_context(ca_file: Path | None) -> ssl.SSLContext:
+    """Return a context that verifies certificate and name, by the system's issuers or by those of one file alone."""
+    try:
+        return ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    except OSError:
+        raise Blocked("http.ca_file.unusable", "the CA file cannot be read or holds no certificate") from None
 
 
 def _headers(response: httpcore2.Response) -> dict[str, str]:

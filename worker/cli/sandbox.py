@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from worker.adapters.sandbox.controls import Controls
-from worker.adapters.sandbox.server import Listening, serve
+from worker.adapters.sandbox.server import Listening, Options, serve
 from worker.cli import output
 from worker.cli.output import Json, Refused
 
@@ -32,6 +32,9 @@ def sandbox(
     escalation: Annotated[str, typer.Option(help="Who reviews low confidence: independent or human.")] = "independent",
     publication_trust: Annotated[
         Path | None, typer.Option(help="Our publication JWKS; with it the CMS verifies what it gets.")
+    ] = None,
+    tls_name: Annotated[
+        list[str] | None, typer.Option(help="Serve https under a certificate of its own for this name; repeatable.")
     ] = None,
     behave: Annotated[str | None, typer.Option(help="A control document, as for POST /control.")] = None,
     as_json: Json = False,
@@ -56,16 +59,15 @@ def sandbox(
         else:
             output.put(None, as_json=False, lines=[*lines, f"sites: {', '.join(listening.sites)}", "ready"])
 
-    serve(
-        directory,
+    options = Options(
         host=host,
         port=port,
         sites=site or ("site-1",),
-        controls=controls,
         escalation=_escalation(escalation),
         publication_trust=publication_trust,
-        on_ready=ready,
+        tls_names=tls_name or (),
     )
+    serve(directory, options, controls=controls, on_ready=ready)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -124,10 +124,13 @@ class Sandbox:
 
     async def _misbehaving(self, target: Target, work: Work, request: Request) -> Response:
         behaviour = self.controls.of(target)
+        fault: Response | None = None
         if target != "cms":  # the CMS notes the arrival before it waits
+            behaviour = await self.controls.let_go(target)
             await _pause(behaviour.delay_seconds)
-        fault = self._fault(target, behaviour) if target != "cms" else None
+            fault = self._fault(target, behaviour)
         answer = fault or await work(request, behaviour)
+        behaviour = self.controls.of(target)
         await _pause(behaviour.answer_delay_seconds)
         if answer.status_code == 200 and self.controls.loses_answer(target):
             return Torn(self._transport)
@@ -219,6 +222,7 @@ class Sandbox:
         document = parse_document(Publication, dict(delivery.document), area="delivery").to_json()
         delivery_id = document["delivery_id"]
         ticket = self.ledger.arrive(delivery_id)
+        behaviour = await self.controls.let_go("cms")
         await _pause(behaviour.delay_seconds)
         fault = self._fault("cms", behaviour)
         if fault is not None:

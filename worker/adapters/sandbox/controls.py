@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Annotated, Any, Final, Literal
 
@@ -20,9 +21,11 @@ Times = Annotated[int, Field(ge=0, le=1_000_000_000)]
 class Behaviour(Document):
     """What one target does. All defaults: it answers well and at once.
 
-    Order of one call: wait `delay_seconds`; redirect; fail; refuse, "not yet" or stale; do the work; wait
-    `answer_delay_seconds`; lose the answer; answer, or answer rubbish, or sign with a key that is not trusted.
+    Order of one call: wait while `hold`; wait `delay_seconds`; redirect; fail; refuse, "not yet" or stale; do the work;
+    wait `answer_delay_seconds`; lose the answer; answer, or answer rubbish, or sign with a key that is not trusted.
     """
+
+    hold: bool = False  # calls wait until a later control lets them go
 
     delay_seconds: Seconds = 0.0
     answer_delay_seconds: Seconds = 0.0
@@ -47,13 +50,14 @@ class Controls:
         self._fail_debt: Counter[str] = Counter()
         self._spent: Counter[tuple[str, str]] = Counter()
         self._not_yet: Counter[str] = Counter()
+        self._changed = asyncio.Event()
+        self.running: Counter[str] = Counter()
         self.reset()
 
     def reset(self) -> None:
-        """Forget all counts; behaviours stay."""
+        """Forget all counts; behaviours stay, and so do the calls that are running."""
         self.calls: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
-        self.running: Counter[str] = Counter()
         self.peak: Counter[str] = Counter()
         self.by_request: Counter[str] = Counter()
 
@@ -79,11 +83,19 @@ class Controls:
             self._spent = Counter({key: count for key, count in self._spent.items() if key[0] != target})
         if "provider" in changed:
             self._not_yet.clear()
+        self._changed.set()
+        self._changed = asyncio.Event()
         return bool(document.get("reset", False))
 
     def of(self, target: Target) -> Behaviour:
         """Return the behaviour of a target."""
         return self._behaviours[target]
+
+    async def let_go(self, target: Target) -> Behaviour:
+        """Wait while a target is held, and return how it behaves then."""
+        while self.of(target).hold:
+            await self._changed.wait()
+        return self.of(target)
 
     def fails(self, target: Target) -> bool:
         """Tell whether this call fails, and count it."""
@@ -123,6 +135,7 @@ class Controls:
         return {
             "behaviour": {target: self.of(target).to_json() for target in TARGETS},
             "calls": {target: self.calls[target] for target in TARGETS},
+            "running": {target: self.running[target] for target in TARGETS},
             "peak": {target: self.peak[target] for target in TARGETS},
             "faults": dict(self.faults),
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import threading
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from worker.adapters.endpoint import is_loopback
 from worker.adapters.sandbox.app import Sandbox
+from worker.adapters.sandbox.certificate import certificate_for
 from worker.adapters.sandbox.controls import Controls
 from worker.adapters.sandbox.keys import SandboxKeys
 from worker.domain.errors import Blocked
@@ -34,6 +36,7 @@ class Listening:
     url: str
     trust_dir: Path
     sites: tuple[str, ...]
+    ca_file: Path | None = None  # over https: what callers must trust
 
     @property
     def provider_url(self) -> str:
@@ -65,7 +68,25 @@ class Listening:
             "control": self.control_url,
             "trust_dir": str(self.trust_dir),
             "sites": list(self.sites),
+            "ca_file": None if self.ca_file is None else str(self.ca_file),
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a sandbox is started with. Control is served on loopback only; port 0 picks a free one.
+
+    With `tls_names` it serves https under a certificate of its own for these host names or addresses. With
+    `publication_trust`, our publication JWKS, its CMS verifies what it gets. `escalation` says who reviews texts of
+    low confidence.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    sites: Sequence[str] = ("site-1",)
+    escalation: Literal["human", "independent"] = "independent"
+    publication_trust: Path | None = None
+    tls_names: Sequence[str] = ()
 
 
 class _Server(uvicorn.Server):
@@ -83,22 +104,16 @@ class _Server(uvicorn.Server):
 
 def serve(
     directory: Path,
+    options: Options | None = None,
     *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    sites: Sequence[str] = ("site-1",),
     controls: Controls | None = None,
-    escalation: Literal["human", "independent"] = "independent",
-    publication_trust: Path | None = None,
     on_ready: Callable[[Listening], None] = lambda _listening: None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM. `on_ready` gets the address once connections are taken; port 0 picks a free one.
+    """Serve until SIGINT or SIGTERM; `on_ready` gets the address once connections are taken.
 
-    Raises `Blocked("sandbox.address.unavailable")` where it cannot listen. Control is served on loopback only.
+    Raises `Blocked("sandbox.address.unavailable")` where it cannot listen.
     """
-    server, listener, listening, _ = _build(
-        directory, host, port, tuple(sites), controls, escalation, publication_trust
-    )
+    server, listener, listening, _ = _build(directory, options or Options(), controls)
     server.on_ready = lambda: on_ready(listening)
     server.run(sockets=[listener])
 
@@ -106,21 +121,15 @@ def serve(
 class SandboxThread:
     """A sandbox in a thread of its own, for tests: a context manager with `listening` and the live `sandbox`.
 
-    The counts and the ledger may be read from outside at any time; behaviours are changed by `behave`.
+    `state()` shows the counts and the ledger at any time, `behave()` changes behaviours.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        sites: Sequence[str] = ("site-1",),
-        controls: Controls | None = None,
-        escalation: Literal["human", "independent"] = "independent",
-        publication_trust: Path | None = None,
-    ) -> None:
-        self._server, self._listener, self.listening, self.sandbox = _build(
-            directory, "127.0.0.1", 0, tuple(sites), controls, escalation, publication_trust
-        )
+    def __init__(self, directory: Path, *, controls: Controls | None = None, **options: Any) -> None:
+        """Bind the address; `options` are those of `Options`."""
+        self._server, self._listener, self.listening, self.sandbox = _build(directory, Options(**options), controls)
+        self._tls: ssl.SSLContext | None = None
+        if self.listening.ca_file is not None:
+            self._tls = ssl.create_default_context(cafile=str(self.listening.ca_file))
         self._ready = threading.Event()
         self._server.on_ready = self._ready.set
         self._thread = threading.Thread(target=self._run, name="locseal-sandbox", daemon=True)
@@ -152,7 +161,7 @@ class SandboxThread:
         request = urllib.request.Request(  # noqa: S310 - the address is our own
             f"{self.listening.control_url}?requests", data=body, headers={"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=START_SECONDS) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=START_SECONDS, context=self._tls) as answer:  # noqa: S310
             found: dict[str, Any] = json.load(answer)
         return found
 
@@ -161,16 +170,12 @@ class SandboxThread:
 
 
 def _build(
-    directory: Path,
-    host: str,
-    port: int,
-    sites: tuple[str, ...],
-    controls: Controls | None,
-    escalation: Literal["human", "independent"],
-    publication_trust: Path | None,
+    directory: Path, options: Options, controls: Controls | None
 ) -> tuple[_Server, socket.socket, Listening, Sandbox]:
     """Bind the address and put everything together."""
+    host, sites = options.host, tuple(options.sites)
     keys = SandboxKeys(directory, sites=sites)
+    certificate, key = certificate_for(directory / "tls", options.tls_names) if options.tls_names else (None, None)
     connections: dict[_Ends, asyncio.Transport] = {}
 
     def transport(scope: Scope) -> asyncio.Transport | None:
@@ -180,8 +185,8 @@ def _build(
         keys,
         sites=sites,
         controls=controls,
-        escalation=escalation,
-        publication_trust=publication_trust,
+        escalation=options.escalation,
+        publication_trust=options.publication_trust,
         controllable=is_loopback(host),
         transport=transport,
     )
@@ -208,12 +213,22 @@ def _build(
         server_header=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=1,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
     )
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server((host, options.port), family=family, backlog=2048)
     except OSError:
-        raise Blocked("sandbox.address.unavailable", f"cannot listen on {host} port {port}; choose another") from None
-    bound = listener.getsockname()[1]
-    url = f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
-    return _Server(config, connections), listener, Listening(url=url, trust_dir=keys.trust_dir, sites=sites), sandbox
+        raise Blocked(
+            "sandbox.address.unavailable", f"cannot listen on {host} port {options.port}; choose another"
+        ) from None
+    name = options.tls_names[0] if options.tls_names else host
+    shown = f"[{name}]" if ":" in name else name
+    listening = Listening(
+        url=f"{'https' if options.tls_names else 'http'}://{shown}:{listener.getsockname()[1]}",
+        trust_dir=keys.trust_dir,
+        sites=sites,
+        ca_file=certificate,
+    )
+    return _Server(config, connections), listener, listening, sandbox
