@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, String, literal, select, update
+from sqlalchemy import Connection, Dialect, String, bindparam, select, update
 
 from worker.domain.canonical import parse_strict, sha256_hex
 from worker.domain.change import ChangeEvent, parse_change
 from worker.domain.submission import LONGEST_SUBMISSION_BYTES
-from worker.store.engine import clock, json_rows, row_source
+from worker.store.engine import Moment, clock, json_rows, row_source
+from worker.store.prepared import prepared
 from worker.store.schema import events, plan_jobs
-from worker.store.upserts import insert_into
+from worker.store.upserts import Insertion, insert_into
 
 EVENT_COLUMNS = ("event_id", "site_id", "source_id", "source_sequence", "plan_id", "event_sha256", "state")
 
@@ -67,17 +68,19 @@ def insert_event(
             updated_at=at,
         )
     )
-    planned = row_source(conn, "planned", {"job_id": String, "target_locale": String}, "planned")
-    conn.execute(
-        insert_into(conn, plan_jobs)
-        .from_select(
-            ["plan_id", "job_id", "target_locale"],
-            select(literal(event.plan_id, String), planned.c.job_id, planned.c.target_locale).order_by(
-                planned.c.job_id
-            ),
-        )
-        .on_conflict_do_nothing(),
-        {"planned": json_rows([{"job_id": job_id, "target_locale": locale} for job_id, locale in locales])},
+    planning, _ = _planning(conn, None)
+    planned = json_rows([{"job_id": job_id, "target_locale": locale} for job_id, locale in locales])
+    conn.execute(planning, {"plan_id": event.plan_id, "planned": planned})
+
+
+@prepared
+def _planning(bind: Dialect, _now: Moment) -> Insertion:
+    planned = row_source(bind, "planned", {"job_id": String, "target_locale": String}, "planned")
+    rows = select(bindparam("plan_id", type_=String), planned.c.job_id, planned.c.target_locale)
+    return (
+        insert_into(bind, plan_jobs)
+        .from_select(["plan_id", "job_id", "target_locale"], rows.order_by(planned.c.job_id))
+        .on_conflict_do_nothing()
     )
 
 

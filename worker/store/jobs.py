@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection, String, and_, case, func, literal, null, select, tuple_, update
+from sqlalchemy import Connection, Dialect, String, and_, bindparam, case, func, null, select, tuple_, update
 
 from worker.domain.canonical import parse_strict
 from worker.domain.change import ChangeEvent, Job
 from worker.domain.errors import Blocked, Invalid
 from worker.domain.result import Result, check_result, parse_result
 from worker.domain.submission import LONGEST_SUBMISSION_BYTES
-from worker.store.engine import clock, json_rows, row_source
+from worker.store.engine import Moment, clock, json_rows, row_source
+from worker.store.prepared import prepared
 from worker.store.schema import jobs, results
-from worker.store.upserts import insert_into
+from worker.store.upserts import Insertion, insert_into
+
+RESULT_COLUMNS = ("job_id", "result_sha256", "target_sha256", "document")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,52 +49,59 @@ def lock_jobs(conn: Connection, site_id: str, rows: Sequence[JobRow], *, now: fl
     A job that has a current result keeps it whatever is declared. One statement for any number of jobs; needs the
     source lock, so that what was read of the jobs before still holds.
     """
-    at = clock(conn, now)
-    declared = row_source(
-        conn, "declared", {"job_id": String, "target_locale": String, "result_sha256": String}, "declared"
-    )
-    statement = insert_into(conn, jobs).from_select(
+    statement, moment = _locking(conn, now)
+    declared = [
+        {"job_id": row.job_id, "target_locale": row.target_locale, "result_sha256": row.result_sha256}
+        for row in sorted(rows, key=lambda row: row.job_id)
+    ]
+    conn.execute(statement, {"site_id": site_id, "declared": json_rows(declared), **moment})
+
+
+@prepared
+def _locking(bind: Dialect, now: Moment) -> Insertion:
+    at = clock(bind, now)
+    columns = {"job_id": String, "target_locale": String, "result_sha256": String}
+    declared = row_source(bind, "declared", columns, "declared")
+    statement = insert_into(bind, jobs).from_select(
         ["job_id", "site_id", "target_locale", "current_result_sha256", "created_at", "updated_at"],
         select(
-            declared.c.job_id, literal(site_id, String), declared.c.target_locale, declared.c.result_sha256, at, at
+            declared.c.job_id,
+            bindparam("site_id", type_=String),
+            declared.c.target_locale,
+            declared.c.result_sha256,
+            at,
+            at,
         ).order_by(declared.c.job_id),
     )
     gains = and_(jobs.c.current_result_sha256.is_(None), statement.excluded.current_result_sha256.is_not(None))
-    conn.execute(
-        statement.on_conflict_do_update(
-            index_elements=[jobs.c.job_id],
-            set_={
-                "current_result_sha256": func.coalesce(
-                    jobs.c.current_result_sha256, statement.excluded.current_result_sha256
-                ),
-                "updated_at": case((gains, statement.excluded.updated_at), else_=jobs.c.updated_at),
-            },
-        ),
-        {
-            "declared": json_rows(
-                [
-                    {"job_id": row.job_id, "target_locale": row.target_locale, "result_sha256": row.result_sha256}
-                    for row in sorted(rows, key=lambda row: row.job_id)
-                ]
-            )
+    return statement.on_conflict_do_update(
+        index_elements=[jobs.c.job_id],
+        set_={
+            "current_result_sha256": func.coalesce(
+                jobs.c.current_result_sha256, statement.excluded.current_result_sha256
+            ),
+            "updated_at": case((gains, statement.excluded.updated_at), else_=jobs.c.updated_at),
         },
     )
 
 
 def insert_results(conn: Connection, rows: Sequence[ResultRow], *, now: float | None) -> None:
     """Insert results in one statement; a result that was replaced once and comes again is current again."""
-    columns = ["job_id", "result_sha256", "target_sha256", "document"]
-    source = row_source(conn, "texts", dict.fromkeys(columns, String), "texts")
-    conn.execute(
-        insert_into(conn, results)
+    statement, moment = _inserting(conn, now)
+    texts = json_rows([{name: getattr(row, name) for name in RESULT_COLUMNS} for row in rows])
+    conn.execute(statement, {"texts": texts, **moment})
+
+
+@prepared
+def _inserting(bind: Dialect, now: Moment) -> Insertion:
+    source = row_source(bind, "texts", dict.fromkeys(RESULT_COLUMNS, String), "texts")
+    return (
+        insert_into(bind, results)
         .from_select(
-            [*columns, "created_at"],
-            select(*(source.c[name] for name in columns), clock(conn, now)).order_by(source.c.job_id),
+            [*RESULT_COLUMNS, "created_at"],
+            select(*(source.c[name] for name in RESULT_COLUMNS), clock(bind, now)).order_by(source.c.job_id),
         )
-        .on_conflict_do_update(
-            index_elements=[results.c.job_id, results.c.result_sha256], set_={"replaced_at": null()}
-        ),
-        {"texts": json_rows([{name: getattr(row, name) for name in columns} for row in rows])},
+        .on_conflict_do_update(index_elements=[results.c.job_id, results.c.result_sha256], set_={"replaced_at": null()})
     )
 
 

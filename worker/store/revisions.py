@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from sqlalchemy import (
     Connection,
+    Dialect,
     Integer,
     String,
     Text,
@@ -20,15 +22,17 @@ from sqlalchemy import (
     delete,
     exists,
     insert,
-    literal,
+    literal_column,
     select,
     text,
     tuple_,
     update,
 )
+from sqlalchemy.sql.dml import ReturningInsert
 
 from worker.domain.canonical import canonical_text
-from worker.store.engine import clock, json_rows, row_source
+from worker.store.engine import Moment, clock, json_rows, row_source
+from worker.store.prepared import prepared
 from worker.store.schema import DUE, deliveries, events, evidence, evidence_history
 from worker.store.upserts import insert_into
 
@@ -67,28 +71,32 @@ def open_revisions(conn: Connection, rows: Sequence[Revision], *, now: float | N
     A (event, job, result) that has a row already gets no second one, and an event that a delivery speaks for gets none:
     both need an explicit renewal. The caller wakes a collector after its commit, so the rows count as woken.
     """
-    at = clock(conn, now)
+    statement, moment = _opening(conn, now)
+    opened = conn.execute(statement, {"revisions": json_rows([asdict(row) for row in rows]), **moment})
+    return tuple(Opened(event_id=row.event_id, job_id=row.job_id, status=row.status) for row in opened)
+
+
+@prepared
+def _opening(bind: Dialect, now: Moment) -> ReturningInsert[Any]:
+    at = clock(bind, now)
     kinds = {name: Integer if name == "max_attempts" else String for name in Revision.__dataclass_fields__}
-    source = row_source(conn, "revisions", kinds, "revisions")
+    source = row_source(bind, "revisions", kinds, "revisions")
     is_asked = exists().where(
         evidence.c.job_id == source.c.job_id,
         evidence.c.event_id == source.c.event_id,
         evidence.c.result_sha256 == source.c.result_sha256,
     )
     is_delivered = exists().where(deliveries.c.event_id == source.c.event_id, deliveries.c.status != "failed")
-    opened = conn.execute(
-        insert_into(conn, evidence)
+    rows = select(*(source.c[name] for name in kinds), literal_column("0"), at, at, at, at)
+    return (
+        insert_into(bind, evidence)
         .from_select(
             [*kinds, "attempts", "next_attempt_at", "created_at", "updated_at", "last_woken_at"],
-            select(*(source.c[name] for name in kinds), literal(0), at, at, at, at)
-            .where(~is_asked, ~is_delivered)
-            .order_by(source.c.request_id),
+            rows.where(~is_asked, ~is_delivered).order_by(source.c.request_id),
         )
         .on_conflict_do_nothing()
-        .returning(evidence.c.event_id, evidence.c.job_id, evidence.c.status),
-        {"revisions": json_rows([asdict(row) for row in rows])},
+        .returning(evidence.c.event_id, evidence.c.job_id, evidence.c.status)
     )
-    return tuple(Opened(event_id=row.event_id, job_id=row.job_id, status=row.status) for row in opened)
 
 
 def close_revisions(conn: Connection, event_ids: Iterable[str], code: str, *, now: float | None) -> int:

@@ -15,6 +15,7 @@ from sqlalchemy import (
     ColumnElement,
     CompoundSelect,
     Connection,
+    Dialect,
     Select,
     String,
     Text,
@@ -24,18 +25,19 @@ from sqlalchemy import (
     cast,
     exists,
     func,
-    literal,
     literal_column,
     null,
     select,
     union_all,
 )
+from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.sql.selectable import FromClause
 
-from worker.store.engine import clock, is_sqlite, json_rows, row_source
+from worker.store.engine import Moment, clock, is_sqlite, json_rows, row_source
 from worker.store.events import EVENT_COLUMNS, EventRow
+from worker.store.prepared import prepared
 from worker.store.schema import events, evidence, evidence_history, jobs, results, sources, submissions, withdrawals
-from worker.store.upserts import insert_into
+from worker.store.upserts import Insertion, insert_into
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,20 +77,30 @@ def lock_source(conn: Connection, site_id: str, source_id: str, event_id: str, *
     The source's row orders intake, withdrawal and the delivery's claim. The name is locked because two sources may
     claim one event id, and because a withdrawal may come before the event whose source it does not know.
     """
-    statement = insert_into(conn, sources).values(site_id=site_id, source_id=source_id, created_at=clock(conn, now))
-    locked = statement.on_conflict_do_update(
+    statement, moment = _locking(conn, now)
+    names = {"site_id": site_id, "source_id": source_id, "event_id": event_id}
+    if is_sqlite(conn):  # BEGIN IMMEDIATE locked everything
+        del names["event_id"]
+    conn.execute(statement, {**names, **moment})
+
+
+@prepared
+def _locking(bind: Dialect, now: Moment) -> Insertion | ReturningInsert[Any]:
+    statement = insert_into(bind, sources).values(
+        site_id=bindparam("site_id", type_=String),
+        source_id=bindparam("source_id", type_=String),
+        created_at=clock(bind, now),
+    )
+    locking = statement.on_conflict_do_update(
         index_elements=[sources.c.site_id, sources.c.source_id], set_={"source_id": statement.excluded.source_id}
     )
-    if is_sqlite(conn):  # BEGIN IMMEDIATE locked everything
-        conn.execute(locked)
-    else:
-        conn.execute(locked.returning(_name_lock(event_id)))
+    return locking if is_sqlite(bind) else locking.returning(_name_lock())
 
 
 def lock_event_name(conn: Connection, event_id: str) -> None:
     """Take the lock on the name of an event that is not known (yet)."""
     if not is_sqlite(conn):
-        conn.execute(select(_name_lock(event_id)))
+        conn.execute(select(_name_lock()), {"event_id": event_id})
 
 
 def read_intake(
@@ -113,7 +125,8 @@ def read_intake(
         "source_sequence": source_sequence,
         "wanted": json_rows([{"job_id": job_id, "result_sha256": jobs[job_id]} for job_id in sorted(jobs)]),
     }
-    rows = conn.execute(_intake_query(conn), parameters).mappings().all()
+    query, _ = _intake_query(conn, None)
+    rows = conn.execute(query, parameters).mappings().all()
     found = {row["kind"]: row for row in rows if row["kind"] != "job"}
 
     def event(kind: str) -> EventRow | None:
@@ -138,19 +151,20 @@ def read_intake(
     )
 
 
-def _name_lock(event_id: str) -> ColumnElement[Any]:
+def _name_lock() -> ColumnElement[Any]:
     """PostgreSQL only: a lock on a name without a row, held until the transaction ends."""
-    return func.pg_advisory_xact_lock(func.hashtextextended(literal(event_id, String), 0))
+    return func.pg_advisory_xact_lock(func.hashtextextended(bindparam("event_id", type_=String), 0))
 
 
-def _intake_query(conn: Connection) -> CompoundSelect[Any]:
+@prepared
+def _intake_query(bind: Dialect, _now: Moment) -> CompoundSelect[Any]:
     """Everything `read_intake` asks, as rows of one shape; a job's id, count and hash stand in an event's columns."""
     of_source = and_(
         events.c.site_id == bindparam("site_id", type_=String),
         events.c.source_id == bindparam("source_id", type_=String),
     )
     newest = select(events).where(of_source).order_by(events.c.source_sequence.desc()).limit(1).subquery("newest")
-    wanted = row_source(conn, "wanted", {"job_id": String, "result_sha256": String}, "wanted")
+    wanted = row_source(bind, "wanted", {"job_id": String, "result_sha256": String}, "wanted")
     event_id = bindparam("event_id", type_=String)
     return union_all(
         _event_rows("event", events).where(events.c.event_id == event_id),
