@@ -215,7 +215,7 @@ def _delivery_parts(delivery: DeliveryFacts, facts: EventFacts, day: _Day) -> li
         parts.append(f"next {verb} is due now, as soon as a worker is free")
     if delivery.in_doubt and delivery.attempts >= delivery.max_attempts and delivery.doubt_since_at is not None:
         parts.append(f"gives up at {day.at(delivery.doubt_since_at + GIVE_UP_SECONDS)}")
-    elif not delivery.in_doubt:
+    elif not delivery.in_doubt and facts.older_delivery_id is None and not facts.needs_permit:
         due = max(delivery.next_attempt_at, day.now)
         parts.append(f"gives up at {day.at(gives_up_at(due, delivery.attempts, delivery.max_attempts))}")
     return parts
