@@ -16,7 +16,7 @@ from worker.adapters.endpoint import Endpoint
 from worker.adapters.http import HttpClient
 from worker.adapters.providers.http import HttpProvider
 from worker.adapters.providers.local import LocalProvider
-from worker.adapters.sandbox.app import REVIEWER
+from worker.adapters.sandbox.contracts import REVIEWER
 from worker.adapters.sandbox.server import SandboxThread
 from worker.adapters.verifiers.jws import JwsVerifier
 from worker.domain.canonical import sha256_hex

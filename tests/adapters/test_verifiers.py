@@ -14,7 +14,7 @@ from tests.builders import NOW, REVIEWER, Keyring, change_event, receipt_for, re
 from tests.rough_server import RoughServer, reply, says
 from worker.adapters.endpoint import Endpoint
 from worker.adapters.http import HttpClient
-from worker.adapters.sandbox.app import REVIEWER as SANDBOX_REVIEWER
+from worker.adapters.sandbox.contracts import REVIEWER as SANDBOX_REVIEWER
 from worker.adapters.sandbox.server import SandboxThread
 from worker.adapters.verifiers.http import HttpVerifier
 from worker.adapters.verifiers.jws import JwsVerifier
