@@ -40,11 +40,11 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from worker.domain.attempt import require_lease_seconds
 from worker.domain.evidence import EvidenceClaim, EvidenceKey
 from worker.domain.identifier import require_time, require_token
+from worker.store.conditions import is_leased, is_row_sound, is_waiting
 from worker.store.engine import Bind, Moment, clock, is_sqlite, json_rows, row_source, writing
-from worker.store.evidence import claim_of, key_of
-from worker.store.leases import EVIDENCE, is_leased, is_waiting
+from worker.store.evidence_claims import claim_of, key_of
+from worker.store.leases import EVIDENCE
 from worker.store.schema import deliveries, events, evidence
-from worker.store.soundness import is_row_sound
 
 # How many of the best candidates a claim looks at for each row it may take: others may hold the locks of the first.
 WINDOW = 4

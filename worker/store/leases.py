@@ -16,7 +16,6 @@ from typing import Any
 
 from sqlalchemy import (
     CTE,
-    Boolean,
     Column,
     ColumnElement,
     Connection,
@@ -29,9 +28,6 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
-    exists,
-    literal,
-    literal_column,
     null,
     or_,
     select,
@@ -43,21 +39,17 @@ from worker.domain.attempt import (
     FAILED,
     LEASE_EXPIRED,
     LEASED,
-    LONGEST_WAIT_SECONDS,
-    MOST_ATTEMPTS,
-    PENDING,
     RETRY_WAIT,
     SUCCEEDED,
-    backoff_seconds,
     is_sound,
 )
 from worker.domain.errors import Blocked
+from worker.store.conditions import due_at, is_current_result, is_leased, is_used_up, is_waiting
 from worker.store.engine import Bind, Moment, clock, json_rows, row_source
-from worker.store.schema import deliveries, evidence, jobs
+from worker.store.schema import deliveries, evidence
 from worker.store.setbacks import RELEASED, Ending, append_setbacks, ended_parameters, ended_source
 
 Values = Mapping[str, Any]
-ATTEMPTS = [n for n in range(MOST_ATTEMPTS) if backoff_seconds(n) < LONGEST_WAIT_SECONDS]  # that wait less than most
 LEASE_CLEARED: Values = {"lease_owner": null(), "lease_token": null(), "lease_expires_at": null()}
 
 
@@ -196,10 +188,12 @@ class Leases:
         used up. `not_before` lengthens the wait, up to 3600 seconds.
         """
         ended = ended_source(conn, endings)
-        is_over = or_(~ended.c.is_retryable, self._is_used_up(values))
+        is_over = or_(~ended.c.is_retryable, is_used_up(self.table, (values or {}).get("in_doubt")))
         changed = {
             "status": case((is_over, FAILED), else_=RETRY_WAIT),
-            "next_attempt_at": case((is_over, clock(conn, now)), else_=self._due_after(conn, ended, now)),
+            "next_attempt_at": case(
+                (is_over, clock(conn, now)), else_=due_at(self.table, conn, now, ended.c.not_before)
+            ),
             "last_error_code": ended.c.code,
             **(values or {}),
         }
@@ -251,7 +245,7 @@ class Leases:
             for row in rows
         ]
         changed = {
-            "status": case((self._is_used_up(None), FAILED), else_=RETRY_WAIT),
+            "status": case((is_used_up(self.table), FAILED), else_=RETRY_WAIT),
             "next_attempt_at": clock(conn, now),
             "last_error_code": LEASE_EXPIRED,
         }
@@ -297,47 +291,10 @@ class Leases:
     def _id(self) -> Column[str]:
         return self.table.c[self.id_column]
 
-    def _is_used_up(self, values: Values | None) -> ColumnElement[bool]:
-        """Return the condition that no attempt is left, never true in doubt, as the row stands or is about to stand."""
-        t = self.table.c
-        used_up = t.attempts >= t.max_attempts
-        if "in_doubt" not in t:
-            return used_up
-        in_doubt = (values or {}).get("in_doubt", t.in_doubt)
-        return and_(used_up, ~literal(in_doubt, Boolean) if isinstance(in_doubt, bool) else ~in_doubt)
-
-    def _due_after(self, conn: Connection, ended: FromClause, now: float | None) -> ColumnElement[float]:
-        """Return `domain.attempt.due_after` in SQL, from the same numbers."""
-        waits = [(self.table.c.attempts == n, literal_column(f"{backoff_seconds(n)}", Float)) for n in ATTEMPTS]
-        due = clock(conn, now) + case(*waits, else_=literal_column(f"{LONGEST_WAIT_SECONDS}", Float))
-        latest = clock(conn, now) + LONGEST_WAIT_SECONDS
-        return case(
-            (or_(ended.c.not_before.is_(None), ended.c.not_before <= due), due),
-            (ended.c.not_before > latest, latest),
-            else_=ended.c.not_before,
-        )
-
-
-def is_waiting(rows: FromClause) -> ColumnElement[bool]:
-    """Return the condition that a row waits to be claimed, in the words of the partial indexes."""
-    return rows.c.status.in_((literal_column(f"'{PENDING}'"), literal_column(f"'{RETRY_WAIT}'")))
-
-
-def is_leased(rows: FromClause) -> ColumnElement[bool]:
-    """Return the condition that a row is leased, live or not, in the words of the partial indexes."""
-    return rows.c.status == literal_column(f"'{LEASED}'")
-
 
 def _outcomes(moved: Mapping[str, RowMapping]) -> dict[str, tuple[str, int]]:
     return {row_id: (row["status"], row["attempts"]) for row_id, row in moved.items()}
 
-
-# A result that was replaced takes its evidence rows' right to count with it, whoever still holds a lease on them.
-IS_CURRENT_RESULT = ~exists(
-    select(jobs.c.job_id).where(
-        jobs.c.job_id == evidence.c.job_id, jobs.c.current_result_sha256.is_distinct_from(evidence.c.result_sha256)
-    )
-)
 
 EVIDENCE = Leases(
     table=evidence,
@@ -346,7 +303,7 @@ EVIDENCE = Leases(
     invalid_code="evidence.state.invalid",
     tokens=("request_id", "event_id", "plan_id", "job_id", "evidence_revision"),
     hashes=("result_sha256",),
-    settle_guards=(IS_CURRENT_RESULT,),
+    settle_guards=(is_current_result(),),
 )
 
 DELIVERIES = Leases(
