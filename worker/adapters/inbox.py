@@ -146,13 +146,21 @@ class CarefulConsumer(Consumer):  # type: ignore[misc]
 
 
 def _is_entry(value: object) -> bool:
-    if not isinstance(value, dict) or not isinstance(value.get("headers", {}), dict):
+    """Tell whether a queue entry has the parts that kombu and Celery use without looking, in the types they expect."""
+    if not isinstance(value, dict):
         return False
-    body, properties = value.get("body"), value.get("properties")
-    if not isinstance(properties, dict) or not isinstance(body, str):
+    headers, body, properties = value.get("headers"), value.get("body"), value.get("properties")
+    if not isinstance(headers, dict) or not isinstance(body, str) or not isinstance(properties, dict):
         return False
     info = properties.get("delivery_info")
-    return isinstance(properties.get("delivery_tag"), str) and isinstance(info, dict)
+    if not isinstance(info, dict) or not isinstance(properties.get("delivery_tag"), str):
+        return False
+    return (
+        isinstance(headers.get("task", ""), str)
+        and isinstance(info.get("exchange"), str)
+        and isinstance(info.get("routing_key"), str)
+        and properties.get("body_encoding") in (None, "base64", "utf-8")  # a list is in no set
+    )
 
 
 class CarefulChannel(redis.Channel):

@@ -93,7 +93,11 @@ def set_stage(
     if database_url is not None:
         fleet.settings["DATABASE_URL"] = database_url
     engine = open_engine(database_url or f"sqlite:///{state / 'locseal.db'}")
-    migrate(engine)
+    try:
+        migrate(engine)
+    except BaseException:
+        engine.dispose()
+        raise
     return Stage(
         fleet=fleet,
         engine=engine,
