@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
+from tests.builders import change_event, signed_submission
+from tests.cli.conftest import Home
+from tests.delivery_builders import approved_event
 from worker.cli import main, output
 from worker.domain.errors import Blocked, Invalid, Unavailable
+from worker.flow.accept_submission import accept_submission
+from worker.flow.prepare_delivery import prepare_delivery
+from worker.store.engine import writing
+from worker.store.schema import deliveries
 
 
 def test_help_lists_the_installed_commands(locseal: Callable[..., Any]) -> None:
@@ -111,19 +118,34 @@ def test_wrong_settings_are_exit_code_2(locseal: Callable[..., Any], monkeypatch
     assert "canary" not in ended.err
 
 
-def test_a_fault_of_the_program_shows_a_place_and_no_content(
-    locseal: Callable[..., Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fault_of_the_program_shows_a_place_and_no_content(program: Callable[..., Any], tmp_path: Path) -> None:
     """An unexpected exception ends in one sentence with its kind and the line of ours; its message stays unsaid."""
-    locseal("--help")
-    assert sys.excepthook is main.say_fault
-    with pytest.raises(AttributeError) as caught:
-        output.allowed_after("canary")  # type: ignore[arg-type]
-    main.say_fault(caught.type, caught.value, caught.tb)
-    said = capsys.readouterr().err
+    # a fault that no rule of ours foresees, in the standard library under our own code
+    fault = "import pathlib, worker.cli.keys\ndef odd(self): raise LookupError('canary')\npathlib.Path.iterdir = odd"
+    ended = program("keys", "list", "--keys", str(tmp_path), "--json", before=fault)
+    assert ended.code == 1
+    error = ended.json["error"]
+    assert error["code"] == "locseal.fault"
     assert re.fullmatch(
-        r"locseal\.fault: an unexpected AttributeError in output\.py, line \d+; this is a fault of the program\n", said
+        r"an unexpected LookupError in key_files\.py, line \d+; this is a fault of the program", error["message"]
     )
+    assert "canary" not in ended.out + ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_standard_output_is_the_answer_alone(program: Callable[..., Any], home: Home) -> None:
+    """A log line (here of a wake that a dead broker did not take) goes to standard error, never between the JSON."""
+    accept_submission(home.services, signed_submission(home.keys, change_event()))
+    refused = program("deliveries", "retry", "event-1", "--json")
+    assert (refused.code, refused.json["error"]["code"]) == (1, "cms.delivery.not_failed")
+    assert refused.err == ""
+    approved_event(home.services, home.keys, event_id="event-2", source_id="b")
+    prepare_delivery(home.services, "event-2")
+    failed = update(deliveries).values(status="failed", last_error_code="cms.delivery.http_422")
+    writing(home.engine, lambda conn: conn.execute(failed))
+    done = program("deliveries", "retry", "event-2", "--json")
+    assert (done.code, done.json["status"]) == (0, "approved")
+    assert "wake.lost" in done.err
 
 
 def test_json_is_asked_for_only_before_a_double_dash() -> None:

@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -18,6 +17,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
+from config import logs
 from config.settings import SettingsError
 from worker.cli import output
 from worker.domain.errors import Blocked
@@ -80,13 +80,19 @@ def _locseal() -> None:
     """Make `app` a group even while it has no command of its own."""
 
 
-def run(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and end the process with its exit code. The entry point of the package."""
+def run() -> None:
+    """Run the command line of this process and end it with its exit code. The entry point of the package."""
+    logs.set_up("WARNING", "console")  # to standard error: standard output is the command's answer alone
     sys.excepthook = say_fault
-    as_json = output.wants_json(arguments)
+    call()
+
+
+def call() -> None:
+    """Run the command line in `sys.argv` and raise `SystemExit` with its exit code; leaves the process as it is."""
+    as_json = output.wants_json()
     try:
         # The command itself and not `app()`, which would put Typer's own hook, with its traceback, in place of ours.
-        typer.main.get_command(app)(args=None if arguments is None else list(arguments), prog_name="locseal")
+        typer.main.get_command(app)(prog_name="locseal")
     except Blocked as error:
         output.refusal(error, as_json=as_json)
         sys.exit(output.REFUSED)
