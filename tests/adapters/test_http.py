@@ -9,6 +9,7 @@ import ipaddress
 import json
 import socket
 import ssl
+import struct
 import threading
 import time
 from pathlib import Path
@@ -147,22 +148,34 @@ def test_a_torn_answer_is_a_lost_connection_after_sending(data: bytes) -> None:
     assert len(server.requests) == 1
 
 
-def test_a_body_shorter_than_its_text_does_not_poison_the_next_call() -> None:
-    """A length that cuts the text makes no JSON, and the rest of it is never read as the answer of another call."""
-    smuggled = reply(b'{"smuggled":1}')
-    with RoughServer(says(reply(b'{"a":1}', length=5) + smuggled), says(reply(b'{"b":2}'))) as server:
+@pytest.mark.parametrize(
+    ("first", "outcome"),
+    [
+        (reply(b'{"a":1}', length=5), "evidence.provider.json_invalid"),
+        (reply(b'{"a":1}'), {"a": 1}),
+        (reply(b'{"a":1}', status=422), {"a": 1}),
+    ],
+    ids=["cut", "whole", "refusal"],
+)
+def test_what_a_peer_says_unasked_is_never_the_answer_of_another_call(first: bytes, outcome: object) -> None:
+    """Bytes behind an answer end the connection: the next call gets what was said to it, over a new one."""
+    with RoughServer(says(first + reply(b'{"smuggled":1}')), says(reply(b'{"b":2}'))) as server:
 
-        async def twice() -> tuple[str, object]:
+        async def twice() -> tuple[object, object]:
             client = HttpClient()
-            try:
-                with pytest.raises(ProviderFailure) as caught:
-                    await client.post(at(server.url), b"{}", area=AREA, deadline_seconds=5, max_answer_bytes=LIMIT)
-                second = await client.post(at(server.url), b"{}", area=AREA, deadline_seconds=5, max_answer_bytes=LIMIT)
-                return caught.value.code, second.document
-            finally:
-                await client.aclose()
+            found: list[object] = []
+            for _ in range(2):
+                try:
+                    got = await client.post(
+                        at(server.url), b"{}", area=AREA, deadline_seconds=5, max_answer_bytes=LIMIT
+                    )
+                    found.append(got.document)
+                except ProviderFailure as error:
+                    found.append(error.code)
+            await client.aclose()
+            return found[0], found[1]
 
-        assert asyncio.run(twice()) == ("evidence.provider.json_invalid", {"b": 2})
+        assert asyncio.run(twice()) == (outcome, {"b": 2})
     assert server.connections == 2
 
 
@@ -550,18 +563,110 @@ def test_a_date_is_meant_by_the_clock_of_the_peer() -> None:
         assert call(at(server.url), wall_clock=lambda: NOW).retry_after_seconds == 690.0
 
 
-def test_without_idle_connections_each_call_has_its_own() -> None:
+@pytest.mark.parametrize("idle_seconds", [0.0, 1e-9])
+def test_without_idle_connections_each_call_has_its_own(idle_seconds: float) -> None:
     """A client that keeps nothing open never meets a connection that the peer closed while it idled."""
     with RoughServer(says(reply())) as server:
 
         async def thrice() -> None:
-            client = HttpClient(idle_seconds=0)
+            client = HttpClient(idle_seconds=idle_seconds)
             for _ in range(3):
                 await client.post(at(server.url), b"{}", area=AREA, deadline_seconds=5, max_answer_bytes=LIMIT)
             await client.aclose()
 
         asyncio.run(thrice())
     assert server.connections == 3
+
+
+def test_no_more_connections_are_kept_than_allowed() -> None:
+    """Of two calls at once only one connection stays; what waits for a place waits within its deadline."""
+    met = threading.Barrier(2)
+
+    def together(connection: socket.socket, _request: bytes) -> None:
+        met.wait(5)
+        connection.sendall(reply())
+
+    with RoughServer(together) as server:
+
+        async def pairs() -> None:
+            client = HttpClient(idle_connections=1, concurrent_calls=2)
+            for _ in range(2):
+                await asyncio.gather(
+                    *(
+                        client.post(at(server.url), b"{}", area=AREA, deadline_seconds=5, max_answer_bytes=LIMIT)
+                        for _ in range(2)
+                    )
+                )
+            await client.aclose()
+
+        asyncio.run(pairs())
+    assert (len(server.requests), server.connections) == (4, 3)
+
+
+def test_waiting_for_a_place_ends_at_the_deadline_unsent() -> None:
+    """With every place taken by a silent peer, the next call is a time-out that surely sent nothing."""
+    with RoughServer(lambda _connection, _request: None) as server:
+
+        async def two() -> list[tuple[str, bool, bool]]:
+            client = HttpClient(concurrent_calls=1)
+            calls = [
+                client.post(at(server.url), b"{}", area=AREA, deadline_seconds=seconds, max_answer_bytes=LIMIT)
+                for seconds in (0.4, 0.2)
+            ]
+            failures = await asyncio.gather(*calls, return_exceptions=True)
+            await client.aclose()
+            return [facts(error) for error in failures if isinstance(error, ProviderFailure)]
+
+        assert asyncio.run(two()) == [
+            ("evidence.provider.timeout", True, True),
+            ("evidence.provider.timeout", True, False),
+        ]
+    assert len(server.requests) == 1
+
+
+def test_a_large_answer_within_the_limit_arrives_whole() -> None:
+    """Two MiB come through unharmed, over plain sockets as fast as the peer can send."""
+    text = "x" * (2 * 1024 * 1024)
+    with RoughServer(says(reply(json.dumps(text).encode()))) as server:
+
+        async def once() -> object:
+            client = HttpClient()
+            got = await client.post(
+                at(server.url), b"{}", area=AREA, deadline_seconds=20, max_answer_bytes=4 * 1024 * 1024
+            )
+            await client.aclose()
+            return got.document
+
+        assert asyncio.run(once()) == text
+
+
+def test_a_large_body_is_sent_whole() -> None:
+    """Eight MiB reach a peer that reads at its own pace."""
+    body = b'"' + b"y" * (8 * 1024 * 1024) + b'"'
+    with RoughServer(says(reply())) as server:
+        assert call(at(server.url), body=body, deadline=20).status == 200
+    assert server.requests[0].partition(b"\r\n\r\n")[2] == body
+
+
+def test_a_reset_connection_is_lost() -> None:
+    """A peer that resets in place of an answer is a lost connection, and the call counts as sent."""
+
+    def reset(connection: socket.socket, _request: bytes) -> None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+
+    with RoughServer(reset) as server:
+        assert facts(failure(at(server.url))) == ("evidence.provider.connection_lost", True, True)
+
+
+def test_connecting_has_a_limit_of_its_own() -> None:
+    """A handshake that hangs ends after the connect limit, long before a long deadline, and sent nothing."""
+    with RoughServer(says(reply())) as server:
+        began = time.monotonic()
+        error = failure(Endpoint(url=f"https://127.0.0.1:{server.port}"), deadline=30.0, connect_seconds=0.2)
+        took = time.monotonic() - began
+    assert facts(error) == ("evidence.provider.timeout", True, False)
+    assert took < 10
 
 
 def test_a_connection_closed_while_idle_is_not_used_and_nothing_is_sent_twice() -> None:

@@ -116,6 +116,14 @@ class Wire(asyncio.Protocol, httpcore2.AsyncNetworkStream):
             self._waiter.set_result(None)
 
 
+class _Connection(httpcore2.AsyncHTTP11Connection):
+    """One HTTP/1.1 connection that knows whether its peer has said more than it was asked for."""
+
+    def is_reusable(self) -> bool:
+        """Tell whether another request may be sent: idle, alive, and nothing left that its answer could begin with."""
+        return self.is_idle() and not self._h11_state.trailing_data[0] and not self.has_expired()
+
+
 class Connections:
     """The connections of one event loop: at most `concurrent` in use, at most `idle` kept, for `idle_seconds` each."""
 
@@ -127,7 +135,7 @@ class Connections:
         self._idle_limit = idle
         self._idle_seconds = idle_seconds
         self._connect_seconds = connect_seconds
-        self._idle: deque[tuple[httpcore2.Origin, httpcore2.AsyncHTTP11Connection]] = deque()  # oldest first
+        self._idle: deque[tuple[httpcore2.Origin, _Connection]] = deque()  # oldest first
 
     @asynccontextmanager
     async def send(self, request: httpcore2.Request) -> AsyncIterator[httpcore2.Response]:
@@ -148,12 +156,12 @@ class Connections:
         while self._idle:
             await self._idle.pop()[1].aclose()
 
-    async def _take(self, origin: httpcore2.Origin) -> httpcore2.AsyncHTTP11Connection:
+    async def _take(self, origin: httpcore2.Origin) -> _Connection:
         for place in range(len(self._idle) - 1, -1, -1):  # the youngest of this origin; there are few origins
             if self._idle[place][0] == origin:
                 connection = self._idle[place][1]
                 del self._idle[place]
-                if not connection.has_expired():
+                if connection.is_reusable():
                     return connection
                 await connection.aclose()
                 return await self._take(origin)
@@ -163,10 +171,10 @@ class Connections:
             tls=self._tls if origin.scheme == b"https" else None,
             connect_seconds=self._connect_seconds,
         )
-        return httpcore2.AsyncHTTP11Connection(origin, wire, keepalive_expiry=self._idle_seconds)
+        return _Connection(origin, wire, keepalive_expiry=self._idle_seconds)
 
-    async def _give_back(self, origin: httpcore2.Origin, connection: httpcore2.AsyncHTTP11Connection) -> None:
-        if not connection.is_idle() or connection.has_expired() or self._idle_limit == 0:
+    async def _give_back(self, origin: httpcore2.Origin, connection: _Connection) -> None:
+        if self._idle_limit == 0 or not connection.is_reusable():
             await connection.aclose()
             return
         self._idle.append((origin, connection))

@@ -282,6 +282,4 @@ async def _read(response: httpcore2.Response, headers: Mapping[str, str], limit:
     try:
         return parse_strict(body, max_bytes=limit, code="http.json.invalid"), body
     except Invalid:
-        # A peer that sends this may have sent more behind it: the connection must not serve another call.
-        await response.extensions["network_stream"].aclose()
         raise _BodyFault("json_invalid") from None
