@@ -7,7 +7,7 @@ A stored approval proves nothing by lying in the table: its bytes, hash, signatu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Float, RowMapping, String, and_, insert, select
@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Float, RowMapping, String, and
 from worker.domain.approval import TAMPERED, Approval, check_approval
 from worker.domain.errors import Blocked
 from worker.domain.key import TrustSet
+from worker.domain.signature import SignedDocument
 from worker.store.engine import clock, json_rows, row_source
 from worker.store.schema import approvals, receipts
 
@@ -33,8 +34,8 @@ class StoredApproval:
     approved_at: float
     expires_at: float
     revoked_at: float | None
-    document: str  # canonical approval
-    signature: str
+    document: str = field(repr=False)  # canonical approval
+    signature: str = field(repr=False)
     kid: str
 
 
@@ -44,10 +45,10 @@ class StoredReceipt:
 
     request_id: str
     purpose: str
-    receipt: str
+    receipt: str = field(repr=False)
     receipt_sha256: str
     kid: str | None
-    binding: str
+    binding: str = field(repr=False)
     verified_at: float
 
 
@@ -107,6 +108,8 @@ def verify_approval(stored: StoredApproval, trust: TrustSet) -> Approval:
     approval = check_approval(
         stored.document, stored.signature, trust, repeated={name: getattr(stored, name) for name in REPEATED}
     )
+    if SignedDocument({}, stored.signature).kid != stored.kid:
+        raise Blocked(TAMPERED, "the stored approval was changed: its row names another key; audit the job")
     for name in TIMES:  # not to the last bit, which a database may lose on the way in
         if abs(getattr(approval, name) - getattr(stored, name)) > CLOCK_GRAIN_SECONDS:
             raise Blocked(TAMPERED, f"the stored approval was changed: its row disagrees at {name}; audit the job")
