@@ -253,6 +253,12 @@ def test_another_key_of_the_same_name_is_refused() -> None:
     assert refused(trust_of(key=OTHER), GOOD) == "the signature does not fit these bytes"
 
 
+def test_a_key_that_strayed_into_another_set_verifies_nothing() -> None:
+    """Even a trust set put together by hand does not lend a key to another purpose."""
+    strayed = TrustSet(purpose="approval", keys=trust_of("publication").keys)
+    assert refused(strayed, GOOD) == "the key belongs to another purpose"
+
+
 def test_an_empty_trust_set_verifies_nothing() -> None:
     """No key, no trust."""
     empty = load_trust("approval", {"keys": []})

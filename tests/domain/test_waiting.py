@@ -90,6 +90,11 @@ def test_a_retry_says_when_and_after_what() -> None:
     )
 
 
+def test_a_translation_alone_has_no_since() -> None:
+    """Nobody knows since when a translation is missing but the pipeline."""
+    assert waiting_sentence(event(locale(state="untranslated", since=None))) == "waiting for: fr-CA, a translation"
+
+
 def test_a_due_row_waits_for_a_worker() -> None:
     """Nothing but a free worker is missing; the fleet goes on by itself."""
     facts = event(locale(state="due", attempts=0))

@@ -53,8 +53,6 @@ def parse_strict(data: bytes | str, *, max_bytes: int, code: str = JSON_INVALID)
             _check_surrogates(value)
     except _RefusedError as refusal:
         raise Invalid(code, str(refusal)) from None
-    except RecursionError:
-        raise Invalid(code, "the JSON is nested too deeply") from None
     except ValueError:
         # Decoder errors quote their input position and sometimes their input: the sentence is ours alone.
         raise Invalid(code, "the input is not strict JSON in UTF-8") from None

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from joserfc.errors import JoseError
 from joserfc.jwk import OKPKey
 
 from worker.domain.errors import Blocked, Invalid
@@ -189,10 +188,7 @@ def _check_okp(jwk: Mapping[str, Any], code: str, prefix: str) -> tuple[str, OKP
     raw = from_base64url(jwk.get("x"))
     if raw is None or len(raw) != KEY_BYTES:
         raise Invalid(code, "expected 32 bytes in base64url", path=f"{prefix}x")
-    try:
-        return jwk["kid"], OKPKey.import_key({"kty": "OKP", "crv": "Ed25519", "x": jwk["x"]})
-    except (JoseError, ValueError):
-        raise Invalid(code, "no Ed25519 public key", path=f"{prefix}x") from None
+    return jwk["kid"], OKPKey.import_key({"kty": "OKP", "crv": "Ed25519", "x": jwk["x"]})  # any 32 bytes will do
 
 
 def _names(jwk: Mapping[str, Any], member: str, path: str, *, required: bool) -> frozenset[str] | None:
