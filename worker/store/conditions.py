@@ -32,7 +32,7 @@ from worker.domain.attempt import (
     RETRY_WAIT,
     backoff_seconds,
 )
-from worker.store.engine import Bind, Moment, clock, is_sqlite
+from worker.store.engine import Bind, Moment, clock
 from worker.store.schema import evidence, jobs
 
 SHORT_WAITS = [n for n in range(MOST_ATTEMPTS) if backoff_seconds(n) < LONGEST_WAIT_SECONDS]  # by attempt
@@ -83,7 +83,9 @@ def is_current_result() -> ColumnElement[bool]:
     return ~exists(replaced)
 
 
-def is_row_sound(bind: Bind, rows: FromClause, *, tokens: Iterable[str], hashes: Iterable[str]) -> ColumnElement[bool]:
+def is_row_sound(
+    rows: FromClause, *, tokens: Iterable[str], hashes: Iterable[str], of_sqlite: bool
+) -> ColumnElement[bool]:
     """Return the condition that a row which waits or is leased is one that the machine can have written."""
     row = rows.c
     numbers: list[ColumnElement[bool]] = [
@@ -91,36 +93,36 @@ def is_row_sound(bind: Bind, rows: FromClause, *, tokens: Iterable[str], hashes:
         row.attempts.between(0, row.max_attempts),
         *(row[name].between(0, LATEST) for name in ("next_attempt_at", "created_at", "updated_at")),
     ]
-    if is_sqlite(bind):  # a column there holds what was put into it
+    if of_sqlite:  # a column there holds what was put into it
         numbers += [func.typeof(row[name]) == "integer" for name in ("attempts", "max_attempts")]
-    texts = [_is_token(bind, row[name]) for name in tokens] + [_is_hash(bind, row[name]) for name in hashes]
+    texts = [_is_token(of_sqlite, row[name]) for name in tokens] + [_is_hash(of_sqlite, row[name]) for name in hashes]
     lease = (row.lease_owner, row.lease_token, row.lease_expires_at)
     is_free = and_(row.status != LEASED, *(column.is_(None) for column in lease))
     is_held = and_(
         row.status == LEASED,
-        *(_is_token(bind, column) for column in lease[:2]),
+        *(_is_token(of_sqlite, column) for column in lease[:2]),
         row.lease_expires_at <= LATEST,
         row.lease_expires_at > row.next_attempt_at,
     )
     code = row.last_error_code
-    is_error = or_(code.is_(None), and_(row.status == RETRY_WAIT, _is_error_code(bind, code)))
+    is_error = or_(code.is_(None), and_(row.status == RETRY_WAIT, _is_error_code(of_sqlite, code)))
     return and_(*numbers, *texts, or_(is_free, is_held), is_error)
 
 
-def _is_token(bind: Bind, column: ColumnElement[str]) -> ColumnElement[bool]:
-    if not is_sqlite(bind):
+def _is_token(of_sqlite: bool, column: ColumnElement[str]) -> ColumnElement[bool]:
+    if not of_sqlite:
         return and_(column.regexp_match("^[A-Za-z0-9_.:-]+$"), func.length(column) <= 256)  # {1,256} is too much for it
     return and_(_holds_only(column, "A-Za-z0-9_.:-"), func.length(column).between(1, 256))
 
 
-def _is_hash(bind: Bind, column: ColumnElement[str]) -> ColumnElement[bool]:
-    if not is_sqlite(bind):
+def _is_hash(of_sqlite: bool, column: ColumnElement[str]) -> ColumnElement[bool]:
+    if not of_sqlite:
         return column.regexp_match("^[0-9a-f]{64}$")
     return and_(_holds_only(column, "0-9a-f"), func.length(column) == 64)
 
 
-def _is_error_code(bind: Bind, column: ColumnElement[str]) -> ColumnElement[bool]:
-    if not is_sqlite(bind):
+def _is_error_code(of_sqlite: bool, column: ColumnElement[str]) -> ColumnElement[bool]:
+    if not of_sqlite:
         return column.regexp_match("^[a-z][a-z0-9_.-]{0,127}$")
     begins = column.op("GLOB", is_comparison=True)("[a-z]*")
     return and_(_holds_only(column, "a-z0-9_.-"), begins, func.length(column) <= 128)

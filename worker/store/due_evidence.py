@@ -195,7 +195,7 @@ def _candidates(bind: Bind, groups: CTE, now: Moment) -> Subquery:
             e.c.provider == groups.c.provider,
             e.c.next_attempt_at <= clock(bind, now),
             e.c.attempts < e.c.max_attempts,
-            is_row_sound(bind, e, tokens=EVIDENCE.tokens, hashes=EVIDENCE.hashes),
+            is_row_sound(e, tokens=EVIDENCE.tokens, hashes=EVIDENCE.hashes, of_sqlite=is_sqlite(bind)),
             _is_wanted(e),
         )
         .order_by(e.c.next_attempt_at, e.c.created_at, e.c.request_id)

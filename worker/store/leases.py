@@ -9,6 +9,7 @@ An attempt that ends without success leaves a line in `setbacks`, in the same tr
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,8 +45,8 @@ from worker.domain.attempt import (
     is_sound,
 )
 from worker.domain.errors import Blocked
-from worker.store.conditions import due_at, is_current_result, is_leased, is_used_up, is_waiting
-from worker.store.engine import Bind, Moment, clock, json_rows, row_source
+from worker.store.conditions import due_at, is_current_result, is_leased, is_row_sound, is_used_up, is_waiting
+from worker.store.engine import Bind, Moment, clock, is_sqlite, json_rows, row_source
 from worker.store.schema import deliveries, evidence
 from worker.store.setbacks import RELEASED, Ending, append_setbacks, ended_parameters, ended_source
 
@@ -58,7 +59,7 @@ def new_token() -> str:
     return secrets.token_hex(32)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Leases:
     """The bounded-attempt machine over one table. Safe to share; it holds no state."""
 
@@ -278,7 +279,7 @@ class Leases:
         is_held = (t.status == LEASED, t.lease_owner == ended.c.owner, t.lease_token == ended.c.token)
         statement = (
             update(self.table)
-            .where(self._id == ended.c.row_id, *is_held, *where)
+            .where(self._id == ended.c.row_id, *is_held, _is_sound_there(self, is_sqlite(conn)), *where)
             .values(updated_at=clock(conn, now), **LEASE_CLEARED, **changed)
             .returning(self._id, t.status, t.attempts)
         )
@@ -290,6 +291,11 @@ class Leases:
     @property
     def _id(self) -> Column[str]:
         return self.table.c[self.id_column]
+
+
+@functools.cache  # two tables on two databases; built once, since that takes longer than a settle
+def _is_sound_there(leases: Leases, of_sqlite: bool) -> ColumnElement[bool]:
+    return is_row_sound(leases.table, tokens=leases.tokens, hashes=leases.hashes, of_sqlite=of_sqlite)
 
 
 def _outcomes(moved: Mapping[str, RowMapping]) -> dict[str, tuple[str, int]]:
