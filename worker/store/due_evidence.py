@@ -46,8 +46,11 @@ from worker.store.evidence_claims import claim_of, key_of
 from worker.store.leases import EVIDENCE
 from worker.store.schema import deliveries, events, evidence
 
-# How many of the best candidates a claim looks at for each row it may take: others may hold the locks of the first.
-WINDOW = 4
+# As long as all groups together have no more candidates than this, each is read as far as the batch could need; beyond
+# that the last rows of a batch may go to a site that has one lease too many.
+MOST_CANDIDATES = 1000
+# How many further candidates a claim reads for each row it may take: others may hold the locks of the first ones.
+SPARE = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +88,7 @@ def claim_due(
     statement = _statement(engine.dialect.name, is_fixed=moment is not None)
     parameters = {
         "limit": limit,
-        "window": limit if is_sqlite(engine) else limit * WINDOW,  # SQLite has one writer: nobody holds the first
+        "spare": 0 if is_sqlite(engine) else limit * SPARE,  # SQLite has one writer: nobody holds the first
         "preferred": preferred_event_id or "",
         "blocked_providers": json_rows([{"name": name} for name in sorted(blocked_providers)]),
         "blocked_sites": json_rows([{"name": name} for name in sorted(blocked_sites)]),
@@ -151,10 +154,7 @@ def _ranked(bind: Bind, now: Moment) -> Select[tuple[str, int]]:
 
 
 def _groups(bind: Bind, now: Moment) -> CTE:
-    """Return (site_id, provider, places) of the groups with something due, found by jumps from one to the next.
-
-    `places` is how many rows of each group are looked at: at least one of each, and enough for the whole batch.
-    """
+    """Return (site_id, provider) of the groups with something due, found by jumps from one to the next."""
     e = evidence.alias("waiting")
     waits = is_waiting(e)
     sites = select(select(func.min(e.c.site_id)).where(waits).scalar_subquery().label("site_id"))
@@ -183,10 +183,15 @@ def _groups(bind: Bind, now: Moment) -> CTE:
 
 
 def _candidates(bind: Bind, groups: CTE, now: Moment) -> Subquery:
-    """Return the first rows of each group in due order: more of each the fewer groups there are."""
+    """Return the first rows of each group in due order: all that a batch could need, or fewer where groups are many.
+
+    Every group with something due gives at least one row, so even then they fill the batch.
+    """
     e = evidence.alias("e")
-    window = bindparam("window", type_=Integer)
-    places = select(window // func.count() + 1).select_from(groups).scalar_subquery()
+    limit, spare = bindparam("limit", type_=Integer), bindparam("spare", type_=Integer)
+    number = func.count()
+    needed = case((number * limit <= MOST_CANDIDATES, limit), (number < limit, limit - number + 1), else_=1)
+    places = select(needed + spare // func.nullif(number, 0)).select_from(groups).scalar_subquery()
     first = (
         select(e.c.request_id, e.c.event_id, e.c.site_id, e.c.next_attempt_at, e.c.created_at)
         .where(
