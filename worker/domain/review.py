@@ -19,6 +19,7 @@ from worker.domain.receipt import ReceiptBinding, VerifiedReceipt, binding_for
 LONGEST_WAIT_SECONDS: Final = 3600.0
 NOT_YET_SECONDS: Final = 30.0  # until the provider is asked again where it named no time
 
+LEASE_LOST = "evidence.lease_lost"
 GUARD_FAILED = "evidence.operation_guard.failed"
 RECEIPT_GUARD_FAILED = "release.receipt.operation_guard"
 UNAVAILABLE = "evidence.unavailable"

@@ -7,21 +7,15 @@ A fault of the database keeps what is in hand where it is, to be tried again aft
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
-
-from worker.domain.errors import Blocked, Unavailable
+from worker.domain.errors import Unavailable
 from worker.domain.review import Collected, Reused, Verified
 from worker.flow.claimed_requests import open_requests
 from worker.flow.evidence_call import Guard
 from worker.flow.open_calls import OpenCalls
+from worker.flow.ready_events import Ready, tell_ready
 from worker.flow.services import Services
 from worker.flow.settlement import Answered, settle_answers
 from worker.store.due_evidence import ClaimedRow, claim_due
-from worker.store.engine import reading
-from worker.store.readiness import ready_events
-
-Ready = Callable[[str], None]
 
 FIRST_PAUSE_SECONDS = 0.05  # between tries while the database is away; doubles
 LONGEST_PAUSE_SECONDS = 2.0
@@ -71,16 +65,8 @@ class Collection:
         self._done = self._done.plus(approved=len(settled.approved), failed=len(settled.failed))
 
     def _tell_ready(self) -> None:
-        if not self._jobs:
-            return
-        accepted = {site: self._services.policies.for_site(site).accepted for site in self._jobs.values()}
-        with reading(self._services.engine) as conn:
-            events = ready_events(conn, self._jobs, accepted, now=self._services.now())
+        tell_ready(self._services, self._jobs, self._ready)
         self._jobs = {}
-        self._services.checkpoint("collect.ready")
-        for event_id in events:
-            with contextlib.suppress(Blocked):  # whatever stops one event must not stop the others
-                self._ready(event_id)
 
     def _fill(self) -> None:
         """Put a call into every free place, as long as rows are due."""

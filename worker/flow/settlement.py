@@ -5,17 +5,31 @@ The time of approval is read once, after the answers. Repeating a settle is harm
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import structlog
+
 from worker.domain.attempt import LONGEST_WAIT_SECONDS, backoff_seconds
-from worker.domain.review import TARGET_CONFLICT, Deferred, Ending, Refused, Reused, Verified
+from worker.domain.review import (
+    LEASE_LOST,
+    STORE_REFUSED,
+    TARGET_CONFLICT,
+    Abandoned,
+    Deferred,
+    Ending,
+    Refused,
+    Reused,
+    Verified,
+)
 from worker.flow.approval_signing import keys_behind, sign_approval
 from worker.flow.evidence_call import Guard
 from worker.flow.services import Services
 from worker.store.due_evidence import ClaimedRow
 from worker.store.engine import reading
 from worker.store.settlements import Batch, Failure, Release, Settled, Success, Survey, settle, survey
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +80,8 @@ def settle_answers(services: Services, answered: Sequence[Answered]) -> Settled:
     if settled.has_kept_keys:
         services.collecting.keep(keys)
     services.checkpoint("collect.settled")
+    codes = {one.claim.request_id: one.code for one in failures} | {one.claim.request_id: one.code for one in releases}
+    _log(answered, settled, codes)
     return settled
 
 
@@ -78,6 +94,21 @@ def _signed(services: Services, one: Answered, found: Survey) -> Ending | Succes
         return Refused(code=TARGET_CONFLICT, retryable=False)
     signed = sign_approval(services, one.row.claim, one.ending, found.now)
     return replace(signed, is_shared=job_id in found.shared_jobs) if isinstance(signed, Success) else signed
+
+
+def _log(answered: Sequence[Answered], settled: Settled, codes: Mapping[str, str]) -> None:
+    """Write one line for what became of each row; a lease that was lost is another worker's story from here on."""
+    for one in answered:
+        key = one.row.key
+        ids = {"request_id": key.request_id, "event_id": key.event_id, "attempt": one.row.claim.attempt}
+        if key.request_id in settled.approved:
+            log.info("evidence.approved", **ids)
+        elif key.request_id in settled.failed or key.request_id in settled.released:
+            state = settled.failed.get(key.request_id, "released")
+            log.warning(f"evidence.{state}", code=codes.get(key.request_id, STORE_REFUSED), **ids)
+        else:
+            code = one.ending.code if isinstance(one.ending, Abandoned) else LEASE_LOST
+            log.warning("evidence.not_settled", code=code, **ids)
 
 
 def _wait_seconds(services: Services, attempt: int, refused: Refused) -> float:
