@@ -12,6 +12,7 @@ from worker.flow.services import Services
 from worker.store.due import stamp_due_deliveries, stamp_due_evidence, stamp_ready_events, take_turn_to_sweep
 from worker.store.engine import writing
 from worker.store.leases import DELIVERIES, EVIDENCE
+from worker.store.revisions import close_ended
 
 MOST_WAKES = 200
 MOST_EXPIRED = 1000  # leases of each kind that one sweep takes away
@@ -49,6 +50,7 @@ def sweep_fleet(
 
     def expire(conn: Connection) -> tuple[int, int]:
         evidence = EVIDENCE.expire(conn, now=now, most=MOST_EXPIRED)
+        close_ended(conn, evidence, now=now)  # of events that ended while the row was leased
         return len(evidence), len(DELIVERIES.expire(conn, now=now, most=MOST_EXPIRED))
 
     expired_evidence, expired_deliveries = writing(engine, expire)

@@ -66,30 +66,42 @@ def take_turn_to_sweep(conn: Connection, *, interval_seconds: float, now: float 
 
 
 def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, now: float | None) -> tuple[str, ...]:
-    """Return at most `room` open events with due evidence that were not woken lately, and stamp their due rows."""
+    """Return at most `room` open events with due evidence that were not woken lately, and stamp their due rows.
+
+    Rows that nobody may claim (of an event that ended, or has a delivery) are stamped and passed over.
+    """
     at = clock(conn, now)
     is_due = and_(text(DUE.replace("status", "evidence.status")), evidence.c.next_attempt_at <= at)
-    claimable = exists().where(events.c.event_id == evidence.c.event_id, events.c.state == "open")
-    spoken_for = exists().where(deliveries.c.event_id == evidence.c.event_id, is_spoken_for())
-    found = conn.execute(
-        select(evidence.c.event_id)
-        .where(is_due, _not_lately(evidence.c.last_woken_at, at, recovery_seconds), claimable, ~spoken_for)
+    looked_at = (
+        select(evidence.c.request_id, evidence.c.event_id)
+        .where(is_due, _not_lately(evidence.c.last_woken_at, at, recovery_seconds))
         .order_by(evidence.c.next_attempt_at, evidence.c.created_at, evidence.c.request_id)
         .limit(EVIDENCE_ROWS)
-    ).scalars()
-    wakes = tuple(dict.fromkeys(found))[:room]
-    named = row_source(conn, "named", {"id": String}, "named")
-    # Rows that a claim or a settle holds are passed over: nobody waits for a sweep, and a sweep for nobody.
-    stamped = (
-        select(evidence.c.request_id)
-        .where(evidence.c.event_id.in_(select(named.c.id)), is_due)
-        .with_for_update(skip_locked=True)
+        .subquery("looked_at")
     )
-    if wakes:
-        conn.execute(
-            update(evidence).where(evidence.c.request_id.in_(stamped)).values(last_woken_at=at),
-            {"named": _named(wakes)},
+    # Scalars, not EXISTS: PostgreSQL would read the whole of both tables into a hash for these few rows.
+    state = select(events.c.state).where(events.c.event_id == looked_at.c.event_id).scalar_subquery()
+    spoken_for = (
+        select(deliveries.c.delivery_id)
+        .where(deliveries.c.event_id == looked_at.c.event_id, is_spoken_for())
+        .scalar_subquery()
+    )
+    rows = conn.execute(select(looked_at, and_(state == "open", spoken_for.is_(None)).label("is_wanted"))).all()
+    wakes = tuple(dict.fromkeys(row.event_id for row in rows if row.is_wanted))[:room]
+    named = row_source(conn, "named", {"id": String}, "named")
+    passed = [row.request_id for row in rows if not row.is_wanted]
+    for column, ids in ((evidence.c.event_id, wakes), (evidence.c.request_id, passed)):
+        # Rows that a claim or a settle holds are left out: nobody waits for a sweep, and a sweep for nobody.
+        stamped = (
+            select(evidence.c.request_id)
+            .where(column.in_(select(named.c.id)), is_due)
+            .with_for_update(of=evidence, skip_locked=True)
         )
+        if ids:
+            conn.execute(
+                update(evidence).where(evidence.c.request_id.in_(stamped)).values(last_woken_at=at),
+                {"named": _named(ids)},
+            )
     return wakes
 
 
