@@ -254,12 +254,12 @@ def load_settings(**overrides: Any) -> Settings:
 
 def refuse_unknown_names(environment: Mapping[str, str]) -> None:
     """Raise `ValueError` where a `LOCSEAL_*` name is no setting, or Celery's own variable would bypass ours."""
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    names = {name.upper() for name in Settings.model_fields}
     for name in sorted(environment):
         upper = name.upper()
-        if upper.startswith(PREFIX) and upper not in known and not upper.startswith(TEST_PREFIX):
-            near = difflib.get_close_matches(upper, sorted(known), n=1)
-            raise ValueError(f"{name} is no setting" + (f"; did you mean {near[0]}?" if near else ""))
+        if upper.startswith(PREFIX) and upper.removeprefix(PREFIX) not in names and not upper.startswith(TEST_PREFIX):
+            near = difflib.get_close_matches(upper.removeprefix(PREFIX), sorted(names), n=1)
+            raise ValueError(f"{name} is no setting" + (f"; did you mean {PREFIX}{near[0]}?" if near else ""))
         if upper in {"CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL"}:
             raise ValueError(f"{name} would bypass the settings; unset it and set LOCSEAL_BROKER_URL")
 
