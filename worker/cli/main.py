@@ -39,6 +39,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "db": ("database", "app", "Look after the database."),
     "doctor": ("doctor", "app", "Check this machine, the database and the broker."),
     "sandbox": ("sandbox", "app", "A provider, verifier and CMS to play with."),
+    "schemas": ("schemas", "app", "Write the JSON Schemas and API documents of this version."),
     "metrics": ("metrics", "app", "Serve metrics."),
 }
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from worker.domain.approval import Approval
 from worker.domain.change import ChangeEvent, ContentType, MediaType, Provider
@@ -19,6 +20,7 @@ from worker.domain.evidence import LONGEST_RECEIPT
 from worker.domain.receipt import Purpose
 from worker.domain.result import QualityProfile, Result, ReviewConfidence
 from worker.domain.submission import SubmissionDocument, Withdrawal
+from worker.domain.verification import VerificationAnswer
 
 Receipt = Annotated[str, Field(min_length=1, max_length=LONGEST_RECEIPT)]
 
@@ -92,6 +94,15 @@ class IndependentBindingDocument(_Bound):
     reviewer: Provider
 
 
+class VerificationDocument(Document):
+    """What a verifier is asked: whether this receipt proves exactly this binding, which has the same purpose."""
+
+    schema_: Annotated[Literal["locseal.verification.v1"], Field(alias="schema")]
+    purpose: Purpose
+    receipt: Receipt
+    binding: QualityOrHumanBindingDocument | IndependentBindingDocument
+
+
 class SignedEnvelope(Document):
     """A document with the detached signature over its canonical bytes."""
 
@@ -118,6 +129,8 @@ MODELS: Final[dict[str, tuple[type[Document], ...]]] = {
     "locseal.result.v1": (Result,),
     "locseal.signed-document": (SignedEnvelope,),
     "locseal.submission.v1": (SubmissionDocument,),
+    "locseal.verification-answer.v1": (VerificationAnswer,),
+    "locseal.verification.v1": (VerificationDocument,),
     "locseal.withdrawal.v1": (Withdrawal,),
 }
 """Every document on the wire by its schema name; the envelope, which has none, by a name of its own."""
@@ -128,6 +141,19 @@ def json_schema(name: str) -> dict[str, Any]:
     schemas = [model.model_json_schema(by_alias=True, mode="validation") for model in MODELS[name]]
     body = schemas[0] if len(schemas) == 1 else _either(schemas)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **body, "title": name}
+
+
+def definitions(template: str) -> dict[str, Any]:
+    """Return the schemas of all documents and their parts by class name, referring to each other by a template.
+
+    `template` is where a definition stands in the document that will hold it, as `#/components/schemas/{model}`.
+    """
+    models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+        (model, "validation") for kinds in MODELS.values() for model in kinds
+    ]
+    _, whole = models_json_schema(models, by_alias=True, ref_template=template)
+    found: dict[str, Any] = whole["$defs"]
+    return found
 
 
 def _either(schemas: list[dict[str, Any]]) -> dict[str, Any]:

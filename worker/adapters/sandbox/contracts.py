@@ -17,7 +17,6 @@ from worker.adapters.providers.local import good_answer
 from worker.adapters.sandbox.controls import Behaviour, Controls
 from worker.adapters.sandbox.keys import REVIEWER_ID, SandboxKeys
 from worker.adapters.sandbox.ledger import Ledger
-from worker.adapters.verifiers.http import ANSWER_SCHEMA, VERIFICATION_SCHEMA
 from worker.adapters.verifiers.jws import JwsVerifier
 from worker.domain.canonical import parse_strict, sha256_hex
 from worker.domain.change import Provider
@@ -33,6 +32,7 @@ from worker.domain.errors import Invalid
 from worker.domain.evidence import REQUEST_SCHEMA, request_id_of
 from worker.domain.receipt import PURPOSES, ReceiptBinding, receipt_sha256
 from worker.domain.signature import SignedDocument, load_trust, parse_signed, verify_detached
+from worker.domain.verification import ANSWER_SCHEMA, VERIFICATION_SCHEMA
 
 MAX_BODY_BYTES: Final = 256 * 1024 * 1024
 REVIEWER: Final = Provider(id=REVIEWER_ID, model_id="second", model_version="1")

@@ -6,32 +6,18 @@ POST {endpoint}    {schema "locseal.verification.v1", purpose, receipt, binding}
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
-
-from pydantic import Field
+from typing import Final
 
 from worker.adapters.endpoint import Endpoint
 from worker.adapters.http import HttpClient
 from worker.domain.canonical import canonical_bytes, sha256_hex
-from worker.domain.document import Document, Hash, Token, parse_document
+from worker.domain.document import parse_document
 from worker.domain.errors import Invalid, ProviderFailure
-from worker.domain.receipt import Purpose, ReceiptBinding, VerifiedReceipt, receipt_sha256, rejected_code
+from worker.domain.receipt import ReceiptBinding, VerifiedReceipt, receipt_sha256, rejected_code
+from worker.domain.verification import VERIFICATION_SCHEMA, VerificationAnswer
 
 AREA: Final = "release.verifier"
-VERIFICATION_SCHEMA: Final = "locseal.verification.v1"
-ANSWER_SCHEMA: Final = "locseal.verification-answer.v1"
 MAX_ANSWER_BYTES: Final = 64 * 1024
-
-
-class VerificationAnswer(Document):
-    """What a verifier says about one receipt and one binding, both named by their hashes."""
-
-    schema_: Annotated[Literal["locseal.verification-answer.v1"], Field(alias="schema")]
-    purpose: Purpose
-    binding_sha256: Hash
-    receipt_sha256: Hash
-    verdict: Literal["accepted", "rejected"]
-    kid: Token
 
 
 class HttpVerifier:
