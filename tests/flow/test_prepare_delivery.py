@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, Table, delete, update
 
-from tests.builders import NOW, Keyring, change_event, parsed
-from tests.delivery_builders import approve, approved_event, submit
+from tests.builders import NOW, Keyring, approval_for, change_event, parsed, request_for
+from tests.delivery_builders import approve, approved_event, stored_approval, submit
 from tests.fakes import Checkpoints, Crash, FixedPolicies, RecordingQueue, counting
+from worker.domain.approval import approval_id_of
 from worker.domain.canonical import parse_strict, sha256_hex
 from worker.domain.errors import Blocked
 from worker.domain.policy import SitePolicy
@@ -20,16 +21,29 @@ from worker.domain.signature import verify_detached
 from worker.flow.prepare_delivery import prepare_delivery
 from worker.flow.retry_delivery import retry_delivery
 from worker.flow.services import Services
+from worker.store.approvals import insert_approvals
 from worker.store.engine import writing
-from worker.store.schema import approvals, deliveries, delivery_history, events, results
+from worker.store.schema import approvals, deliveries, delivery_history, events, jobs, results
 
 Rows = Callable[[Table], list[dict[str, Any]]]
 At = Callable[[float], Services]
 
 
-def run(engine: Engine, statement: Any) -> None:
+def run(engine: Engine, *statements: Any) -> None:
     """Change rows behind the product's back."""
-    writing(engine, lambda conn: conn.execute(statement))
+
+    def work(conn: Any) -> None:
+        for statement in statements:
+            conn.execute(statement)
+
+    writing(engine, work)
+
+
+def code_of(services: Services) -> str:
+    """Return the code that preparing raises."""
+    with pytest.raises(Blocked) as refused:
+        prepare_delivery(services, "event-1")
+    return refused.value.code
 
 
 def test_an_event_is_prepared_once_every_locale_is_approved(
@@ -196,6 +210,40 @@ def test_what_was_changed_in_the_database_stops_the_event(
     with pytest.raises(Blocked) as refused:
         prepare_delivery(services, "event-1")
     assert refused.value.code == code
+    assert rows(deliveries) == []
+
+
+def test_another_valid_document_in_the_place_of_the_accepted_one_stops_the_event(
+    services: Services, keys: Keyring, engine: Engine, rows: Rows
+) -> None:
+    """Even with a hash that fits: an event must derive its plan, a result fit its job, an approval its result."""
+    event = approved_event(services, keys)
+    other = parsed(change_event(source_text="Another text"))
+    run(engine, update(events).values(document=other.text, event_sha256=other.sha256))
+    assert code_of(services) == "release.event.tampered"
+    run(engine, update(events).values(document=parsed(event).text, event_sha256=parsed(event).sha256))
+    (first, second) = rows(results)
+    swapped = {"document": second["document"], "result_sha256": second["result_sha256"]}
+    run(
+        engine,
+        update(results).where(results.c.job_id == first["job_id"]).values(**swapped),
+        update(jobs).where(jobs.c.job_id == first["job_id"]).values(current_result_sha256=swapped["result_sha256"]),
+        update(approvals).where(approvals.c.job_id == first["job_id"]).values(result_sha256=swapped["result_sha256"]),
+    )
+    assert code_of(services) == "release.result.tampered"
+    assert rows(deliveries) == []
+
+
+def test_an_approval_that_was_signed_for_another_locale_stops_the_event(
+    services: Services, keys: Keyring, engine: Engine, rows: Rows
+) -> None:
+    """Our own signature under it changes nothing: it must be about exactly this result."""
+    event = change_event(target_locales=["de"])
+    submit(services, keys, event)
+    document = dict(approval_for(keys, request_for(event, "de")).document) | {"target_locale": "fr"}
+    signed = keys.sign("approval", document | {"approval_id": approval_id_of(document)})
+    writing(engine, lambda conn: insert_approvals(conn, [stored_approval(signed)]))
+    assert code_of(services) == "release.approval.tampered"
     assert rows(deliveries) == []
 
 

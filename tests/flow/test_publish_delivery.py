@@ -14,7 +14,8 @@ from tests.builders import NOW, Keyring, acknowledgement_for, change_event, sign
 from tests.delivery_builders import approve, approved_event, submit
 from tests.fake_cms import FakeCms
 from tests.fakes import FixedPolicies, RecordingQueue
-from worker.domain.canonical import parse_strict
+from worker.domain.canonical import parse_strict, sha256_hex
+from worker.domain.delivery import delivery_id_of
 from worker.domain.errors import Blocked
 from worker.domain.policy import SitePolicy
 from worker.flow.prepare_delivery import prepare_delivery
@@ -439,6 +440,20 @@ def test_a_delivery_whose_approvals_fell_away_is_not_sent(
     assert code_of(services) == code
     assert state(rows) == ("failed", 0, False, code)
     assert cms.requests == []
+
+
+def test_a_publication_that_disagrees_with_its_approvals_is_not_sent(
+    services: Services, keys: Keyring, engine: Engine, rows: Rows, cms: FakeCms, prepared: str
+) -> None:
+    """Our own signature under it changes nothing: it may not claim a longer approval than there is."""
+    document = parse_strict(only(rows)["payload"], max_bytes=1_000_000)
+    document["localizations"][0]["approval_expires_at"] += 1
+    signed = keys.sign("publication", document | {"delivery_id": delivery_id_of(document)})
+    payload = signed.payload().decode()
+    forged = {"payload": payload, "payload_sha256": sha256_hex(payload), "signature": signed.signature}
+    run(engine, update(deliveries).values(delivery_id=signed.document["delivery_id"], **forged))
+    assert code_of(services) == "release.approval.tampered"
+    assert (state(rows)[0], cms.requests) == ("failed", [])
 
 
 def test_a_revoked_approval_key_forbids_the_send(

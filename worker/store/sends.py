@@ -121,10 +121,8 @@ def send_again(
             .returning(deliveries)
         )
         .mappings()
-        .one_or_none()
+        .one()  # the row is locked, and was just read as ours
     )
-    if taken is None:
-        return None
     append_word(conn, lease.delivery_id, word, now=now)
     return _lease(taken, was_in_doubt=False)
 
