@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from tests.builders import NOW, Keyring, change_event, job_for, request_for, response_for, results_for
-from tests.evidence_builders import ScriptedProvider, good, with_provider
+from tests.evidence_builders import ScriptedProvider, ScriptedVerifier, good, with_provider
 from tests.fakes import Checkpoints
 from tests.intake_builders import LOCALES, Everything, Rows, submit
 from worker.domain.canonical import canonical_text, sha256_hex
-from worker.domain.receipt import binding_for
+from worker.domain.errors import Blocked
+from worker.domain.receipt import VerifiedReceipt, binding_for
 from worker.domain.review import Collected
 from worker.flow.collect_evidence import collect_evidence
 from worker.flow.services import Services
@@ -113,16 +114,49 @@ def test_event_is_ready_only_with_its_last_locale(services: Services, keys: Keyr
     assert ready == ["event-1"]
 
 
+def test_event_that_cannot_be_prepared_stops_no_other(services: Services, keys: Keyring) -> None:
+    """What `ready` raises about one event is not the others' affair: all are told, all approvals stand."""
+    told: list[str] = []
+
+    def prepare(event_id: str) -> None:
+        told.append(event_id)
+        if event_id == "event-1":
+            raise Blocked("release.approval.tampered")
+
+    submit(services, keys, change_event(target_locales=["de"]))
+    submit(services, keys, change_event(event_id="event-2", source_id="other", target_locales=["de"]))
+    assert collect_evidence(services, None, ready=prepare) == Collected(claimed=2, approved=2)
+    assert sorted(told) == ["event-1", "event-2"]
+
+
+def test_key_that_is_not_ours_to_trust_is_named_but_not_kept(services: Services, keys: Keyring, rows: Rows) -> None:
+    """A verifier elsewhere may know keys that we do not: the receipt names the key, and only ours are kept."""
+    submit(services, keys, change_event(target_locales=["de"]))
+    verifier = ScriptedVerifier(
+        lambda receipt, binding: VerifiedReceipt(
+            purpose=binding.purpose, receipt_sha256=sha256_hex(receipt), kid="elsewhere-1"
+        )
+    )
+    asked = with_provider(services, ScriptedProvider(good(keys)), verifiers={"quality": verifier})
+    assert collect_evidence(asked, None, ready=lambda _: None) == Collected(claimed=1, approved=1)
+    assert [row["kid"] for row in rows(receipts)] == ["elsewhere-1"]
+    assert {row["purpose"] for row in rows(public_keys)} == {"submission", "approval"}
+
+
 def test_never_more_rows_claimed_than_calls_can_start(services: Services, keys: Keyring, rows: Rows) -> None:
     """With 3 places, 24 locales are asked at most 3 at a time, and no row waits inside a lease for a place."""
     open_calls = most_open = most_leased = 0
+    three_open: asyncio.Event | None = None
 
     async def answer(request: Any) -> Any:
-        nonlocal open_calls, most_open, most_leased
+        nonlocal open_calls, most_open, most_leased, three_open
+        three_open = three_open or asyncio.Event()
         open_calls += 1
         most_open = max(most_open, open_calls)
         most_leased = max(most_leased, [row["status"] for row in rows(evidence)].count("leased"))
-        await asyncio.sleep(0)
+        if open_calls == 3:
+            three_open.set()
+        await three_open.wait()  # until all places were taken at once
         open_calls -= 1
         return response_for(keys, request)
 

@@ -106,11 +106,14 @@ def test_two_events_settle_one_job_at_once(services: Services, keys: Keyring, ro
     writing(services.engine, lambda conn: conn.execute(update(events).values(state="open")))
     writing(services.engine, lambda conn: conn.execute(update(evidence).values(status="pending", last_error_code=None)))
 
-    def meet(name: str) -> None:
-        if name in {"collect.claimed", "collect.signed"}:
-            together.wait()
-
     def worker(name: str) -> Collected:
+        passed: set[str] = set()
+
+        def meet(at: str) -> None:
+            if at in {"collect.claimed", "collect.signed"} - passed:
+                passed.add(at)
+                together.wait()
+
         mine = replace(services, worker_id=name, concurrent_calls=2, collecting=Collecting(), checkpoint=meet)
         return collect_evidence(replace(mine, draining=Draining(2)), None, ready=ignore)
 

@@ -169,16 +169,25 @@ class Leases:
     # --- the ways out of `leased`, by the holder of the token -------------------------------------------------------
 
     def succeed(
-        self, conn: Connection, endings: Sequence[Ending], *, now: float | None, values: Values | None = None
+        self,
+        conn: Connection,
+        endings: Sequence[Ending],
+        *,
+        now: float | None,
+        where: Sequence[ColumnElement[bool]] = (),
+        values: Values | None = None,
     ) -> frozenset[str]:
-        """Let attempts succeed; return the ids that did. A lease that was lost or ran out changes nothing."""
+        """Let attempts succeed; return the ids that did. A lease that was lost or ran out changes nothing.
+
+        `where` adds conditions, such as a join with rows that must be locked first.
+        """
         changed = {
             "status": SUCCEEDED,
             "next_attempt_at": clock(conn, now),
             "last_error_code": null(),
             **(values or {}),
         }
-        return frozenset(self._settle(conn, endings, ended_source(conn, endings), changed, now))
+        return frozenset(self._settle(conn, endings, ended_source(conn, endings), changed, now, where))
 
     def fail(
         self, conn: Connection, endings: Sequence[Ending], *, now: float | None, values: Values | None = None
@@ -258,10 +267,16 @@ class Leases:
     # --- parts ------------------------------------------------------------------------------------------------------
 
     def _settle(
-        self, conn: Connection, endings: Sequence[Ending], ended: FromClause, changed: Values, now: float | None
+        self,
+        conn: Connection,
+        endings: Sequence[Ending],
+        ended: FromClause,
+        changed: Values,
+        now: float | None,
+        where: Sequence[ColumnElement[bool]] = (),
     ) -> dict[str, RowMapping]:
         is_live = self.table.c.lease_expires_at > clock(conn, now)
-        return self._leave(conn, endings, ended, changed, [is_live, *self.settle_guards], now)
+        return self._leave(conn, endings, ended, changed, [is_live, *self.settle_guards, *where], now)
 
     def _leave(
         self,

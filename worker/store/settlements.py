@@ -7,21 +7,23 @@ Nothing here signs, and nothing here calls anybody: what comes in was signed bef
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sqlalchemy import Connection, Engine, String, exists, null, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Engine, String, exists, null, or_, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
-from worker.domain.attempt import SUCCEEDED
+from worker.domain.attempt import FAILED, SUCCEEDED
 from worker.domain.evidence import EvidenceClaim
 from worker.domain.key import PublicKey
 from worker.domain.review import STORE_REFUSED
 from worker.store.approvals import StoredApproval, StoredReceipt, insert_approvals, insert_receipts, stands
+from worker.store.conditions import is_row_sound
 from worker.store.engine import clock, is_sqlite, json_rows, read_clock, row_source, writing
 from worker.store.leases import EVIDENCE, LEASE_CLEARED
 from worker.store.public_keys import keep_public_keys
-from worker.store.schema import approvals, evidence, jobs, results
+from worker.store.schema import approvals, evidence, jobs
 from worker.store.setbacks import Ending, ended_source
 
 
@@ -94,7 +96,8 @@ def survey(conn: Connection, answers: Mapping[str, tuple[str, str]], *, now: flo
     """Return the time of the settle, in seconds, and what stands of its jobs, in one statement.
 
     `answers` gives (request id, target hash) by job id. What changes after this read is harmless: a row that comes to
-    wait later is met by its own claim, and the settle itself refuses a job that is approved otherwise.
+    wait later is met by its own claim; and an approval for another target can only come to stand while another result
+    is current, which the settle sees under the job's lock, and is never replaced while it stands.
     """
     if not answers:
         return Survey(now=read_clock(conn, now))
@@ -158,6 +161,7 @@ def mark_jobs_approved(conn: Connection, answered: Mapping[str, str], *, now: fl
         .where(
             tuple_(evidence.c.job_id, evidence.c.result_sha256).in_(select(source.c.job_id, source.c.result_sha256)),
             evidence.c.status != SUCCEEDED,
+            _is_sound(is_sqlite(conn)),  # a damaged row is left as it is
             exists().where(
                 approvals.c.job_id == evidence.c.job_id,
                 approvals.c.result_sha256 == evidence.c.result_sha256,
@@ -216,20 +220,19 @@ def _succeed(conn: Connection, endings: Sequence[Ending], now: float | None) -> 
         .with_for_update(of=jobs)
         .subquery("locked")
     )
-    target = select(results.c.target_sha256).where(
-        results.c.job_id == evidence.c.job_id, results.c.result_sha256 == evidence.c.result_sha256
-    )
-    is_approved_otherwise = exists().where(
-        approvals.c.job_id == evidence.c.job_id,
-        approvals.c.target_sha256 != target.correlate(evidence).scalar_subquery(),
-        stands(clock(conn, now)),
-    )
-    guards = (
+    is_current = (
         evidence.c.job_id == locked.c.job_id,
         evidence.c.result_sha256 == locked.c.current_result_sha256,
-        ~is_approved_otherwise.correlate(evidence),
     )
-    return replace(EVIDENCE, settle_guards=guards).succeed(conn, endings, now=now)
+    return EVIDENCE.succeed(conn, endings, now=now, where=is_current)
+
+
+@functools.cache  # two databases; built once, since that takes longer than the statement
+def _is_sound(of_sqlite: bool) -> ColumnElement[bool]:
+    return or_(
+        evidence.c.status == FAILED,
+        is_row_sound(evidence, tokens=EVIDENCE.tokens, hashes=EVIDENCE.hashes, of_sqlite=of_sqlite),
+    )
 
 
 def _lock_jobs(conn: Connection, job_ids: Iterable[str]) -> None:
