@@ -21,8 +21,9 @@ from worker.domain.policy import SitePolicy
 from worker.flow.prepare_delivery import prepare_delivery
 from worker.flow.publish_delivery import publish_delivery
 from worker.flow.services import Services
+from worker.flow.sweep_fleet import sweep_fleet
 from worker.flow.withdraw_event import withdraw_event
-from worker.store.engine import writing
+from worker.store.engine import read_clock, reading, writing
 from worker.store.schema import (
     approvals,
     deliveries,
@@ -143,6 +144,31 @@ def test_a_draining_process_begins_nothing(services: Services, cms: FakeCms, row
     """The row stays as it is for another worker."""
     assert publish_delivery(replace(services, draining=lambda: True), "event-1").status == "delivery_ready"
     assert (state(rows), cms.requests) == (("pending", 0, False, None), [])
+
+
+def test_the_database_s_own_clock_drives_the_whole_way(
+    services: Services, keys: Keyring, engine: Engine, rows: Rows, cms: FakeCms
+) -> None:
+    """No fixed time anywhere: prepared, sent in vain, in doubt, and due later by the database's word."""
+    by_clock = replace(services, now=lambda: None)
+    with reading(engine) as conn:
+        began = read_clock(conn, None)
+    submit(by_clock, keys, change_event())
+    approve(by_clock, keys, change_event(), approved_at=began)
+    assert prepare_delivery(by_clock, "event-1").status == "delivery_ready"
+    cms.sends, cms.lookups = ["timeout"], ["silent"]
+    assert publish_delivery(by_clock, "event-1").status == "delivery_ready"
+    row = only(rows)
+    assert began <= row["created_at"] <= row["sent_at"] <= row["updated_at"] <= began + 60
+    assert row["next_attempt_at"] - row["updated_at"] == pytest.approx(5, abs=0.01)
+    assert publish_delivery(by_clock, "event-1").status == "delivery_ready"
+    assert cms.questions == []
+    run(engine, update(deliveries).values(next_attempt_at=began, sent_at=began - 61, last_woken_at=began - 10))
+    assert sweep_fleet(by_clock).publishes == ("event-1",)
+    assert publish_delivery(by_clock, "event-1").status == "delivery_ready"
+    run(engine, update(deliveries).values(next_attempt_at=began))
+    assert publish_delivery(by_clock, "event-1").status == "delivered"
+    assert (len(cms.questions), len(cms.requests)) == (2, 2)
 
 
 # --- what is tried again, and what is not -----------------------------------------------------------------------------
