@@ -7,6 +7,7 @@ Intake alone waits: its content exists nowhere else.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import is_dataclass
 from functools import partial
@@ -57,11 +58,13 @@ class FleetTask(Task):  # type: ignore[misc]
         reject_message(services(), message=self.name, body=body, code=refusal.code, path=refusal.path)
 
     def _run(self, work: Callable[[], object]) -> None:
-        """Run the work and log what it says became of the message: ids, states and codes of a small result."""
+        """Run the work and log what it says became of the message: ids, states, codes and counts of a small result."""
         result = work()
         known = vars(result) if is_dataclass(result) and not isinstance(result, type) else {}
-        shown = {name: value for name, value in known.items() if value is not None and name != "schema"}
-        log.info("task.done", task=self.name, **shown)
+        shown = {name: value for name, value in known.items() if value and name != "schema"}
+        # A sweep out of turn, or a wake for what another took, changed nothing: no line for people.
+        level = logging.INFO if shown.keys() - {"is_turn"} else logging.DEBUG
+        log.log(level, "task.done", task=self.name, **shown)
 
     def _once(self, work: Callable[[], object]) -> None:
         try:

@@ -98,5 +98,8 @@ def open_queue(broker_url: str | None = None) -> CeleryQueue:
     if broker_url is None:
         app.config_from_object("config.celeryconfig")
     else:
-        app.config_from_object({"broker_url": broker_url, "broker_transport_options": {"socket_timeout": 5}})
+        # Celery prefers $CELERY_BROKER_URL to `broker_url`; the write URL is not overruled by it.
+        app.config_from_object(
+            {"broker_write_url": broker_url, "broker_transport_options": {"socket_timeout": 4, "max_retries": 1}}
+        )
     return CeleryQueue(app)
