@@ -1,0 +1,175 @@
+"""docker-compose.yml, without an engine: its own commands run here as processes, and make the whole path."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import URL
+
+from tests.system.conftest import QUICK
+from worker.adapters.keys import FileKeys
+from worker.cli.demo_event import demo_submission
+from worker.cli.local_fleet import Child, LocalFleet, free_port, wait_for
+from worker.cli.local_stage import LOCSEAL
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = (ROOT / "docker-compose.yml").read_text()
+
+
+def commands() -> dict[str, list[str]]:
+    """Return the command of each service, as compose would run it."""
+    found: dict[str, list[str]] = {}
+    service = ""
+    for line in COMPOSE.splitlines():
+        if match := re.fullmatch(r"  ([a-z-]+):", line):
+            service = match[1]
+        elif match := re.fullmatch(r"    command: (\[.*\])", line):
+            found[service] = json.loads(match[1].replace("$$", "$"))
+    return found
+
+
+def as_process(command: list[str], places: dict[str, str]) -> list[str]:
+    """Return a command of the image as one of this environment: its programs, our places for its paths and ports."""
+    programs = {"locseal": list(LOCSEAL), "celery": [sys.executable, "-m", "celery"], "sh": ["sh"]}
+    parts = [*programs[command[0]], *command[1:]]
+    for place, ours in places.items():
+        parts = [part.replace(place, ours) for part in parts]
+    return parts
+
+
+def test_every_service_of_the_issue_is_there() -> None:
+    """Redis without eviction, PostgreSQL, migration, a worker for each queue, beat, Flower and the sandbox."""
+    services = commands()
+    assert set(services) == {
+        "redis", "sandbox", "keys", "migrate", "worker-intake", "worker-evidence", "worker-delivery", "worker-sweep", "beat",
+        "flower",
+    }  # fmt: skip
+    assert "  postgres:\n    image: postgres:" in COMPOSE
+    consumed = [services[name][services[name].index("--queues") + 1] for name in services if name.startswith("worker-")]
+    assert sorted(",".join(consumed).split(",")) == ["delivery", "evidence", "intake", "runs", "sweep"]
+    assert "--maxmemory-policy noeviction" in services["redis"][2]
+    assert all(word in services["flower"][2] for word in ("--read_only", "--max_tasks=", "FLOWER_BASIC_AUTH="))
+    published = re.findall(r'ports: \["([^"]+)"\]', COMPOSE)
+    assert published == ["127.0.0.1:5555:5555"]
+
+
+def test_secrets_come_from_files_and_services_come_back() -> None:
+    """No password stands in the file; what should always run is restarted; workers get time to stop."""
+    assert re.findall(r"(?i)password: *[^.\s{\[]", COMPOSE) == []
+    assert COMPOSE.count("    file: ./secrets/") == 3
+    assert COMPOSE.count("restart: unless-stopped") == 4  # the application, redis, postgres, sandbox
+    assert "stop_grace_period: 120s" in COMPOSE
+
+
+def test_compose_takes_the_file(tmp_path: Path) -> None:
+    """`docker compose config -q` (or docker-compose) accepts the file, where a client is installed."""
+    clients = [["docker", "compose"], ["docker-compose"]]
+    for client in clients:
+        program = shutil.which(client[0])
+        if program and subprocess.run([*client, "version"], capture_output=True, check=False).returncode == 0:
+            found = subprocess.run(
+                [*client, "-f", ROOT / "docker-compose.yml", "config", "-q"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert found.returncode == 0, found.stderr
+            return
+    pytest.skip("no compose client on this machine")
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, broker_program: Path | None) -> LocalFleet:
+    """A fleet with nothing started."""
+    return LocalFleet(directory=tmp_path / "fleet", settings=dict(QUICK), broker_program=broker_program)
+
+
+def test_the_commands_make_the_whole_path(
+    fleet: LocalFleet, tmp_path: Path, new_postgres_database: Callable[[], URL]
+) -> None:
+    """Sandbox, keys, migration, workers, beat and Flower by their own commands: 27 locales are delivered."""
+    services = commands()
+    sandbox_port, flower_port = str(free_port()), str(free_port())
+    places = {
+        "8750": sandbox_port,
+        "5555": flower_port,
+        "0.0.0.0": "127.0.0.1",  # noqa: S104 - what is replaced
+        "/sandbox": str(tmp_path / "sandbox"),
+        "/keys": str(tmp_path / "keys"),
+        "/run/secrets/flower_password": str(tmp_path / "flower"),
+        "exec celery": f"exec {sys.executable} -m celery",
+        "locseal ": " ".join([LOCSEAL[0], "-c", f"'{LOCSEAL[2]}'", ""]),
+    }
+    (tmp_path / "flower").write_text("letmein\n")
+    url = new_postgres_database().render_as_string(hide_password=False)
+
+    def start(name: str) -> Child:
+        return fleet.start(name, as_process(services[name], places))
+
+    def run(name: str) -> None:
+        child = start(name)
+        assert child.process.wait(timeout=60) == 0, child.log_text()
+
+    with fleet:
+        fleet.start_broker()
+        fleet.settings |= {
+            "DATABASE_URL": url,
+            "KEYS_PRIVATE_DIR": str(tmp_path / "keys" / "private"),
+            "KEYS_TRUST_DIR": str(tmp_path / "keys" / "trust"),
+            "ALLOW_LOOPBACK_HTTP": "true",
+            "PROVIDERS": json.dumps({"default": {"url": f"http://127.0.0.1:{sandbox_port}/provider"}}),
+            "CMS": json.dumps({"default": {"url": f"http://127.0.0.1:{sandbox_port}/cms"}}),
+        }
+        sandbox = start("sandbox")
+        wait_for(lambda: "ready" in sandbox.log_text(), sandbox, "the sandbox")
+        run("keys")
+        run("migrate")
+        workers = [start(name) for name in services if name.startswith("worker-")]
+        start("beat")
+        flower = start("flower")
+        for worker in workers:
+            fleet.wait_for_worker(worker)
+        keys = FileKeys(tmp_path / "keys" / "private", tmp_path / "keys" / "trust")
+        signed = tmp_path / "signed.json"
+        signed.write_text(keys.sign("submission", demo_submission()[1]).to_text())
+        submitted = fleet.start("submit", [*LOCSEAL, "submit", signed, "--wait"])
+        assert submitted.process.wait(timeout=60) == 0, submitted.log_text()
+        engine = create_engine(url)
+        wait_for(lambda: _delivered(engine) == 1, workers[2], "the delivery")
+        engine.dispose()
+        wait_for(lambda: _status(flower_port, "/healthcheck", None) == 200, flower, "Flower")
+        assert _status(flower_port, "/api/tasks", None) == 401
+        assert _status(flower_port, "/api/tasks", "ops:wrong") == 401
+        assert _status(flower_port, "/api/tasks", "ops:letmein") == 200
+        assert _status(flower_port, "/api/worker/shutdown/x", "ops:letmein", method="POST") in {403, 404, 405}
+        assert all(worker.is_running() for worker in workers)
+
+
+def _delivered(engine: object) -> int:
+    with engine.connect() as conn:  # type: ignore[attr-defined]
+        return int(conn.execute(text("SELECT count(*) FROM deliveries WHERE status = 'succeeded'")).scalar_one())
+
+
+def _status(port: str, path: str, credentials: str | None, method: str = "GET") -> int:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
+    if credentials is not None:
+        request.add_header("Authorization", "Basic " + base64.b64encode(credentials.encode()).decode())
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+    except OSError:
+        return 0
