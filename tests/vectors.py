@@ -1,7 +1,7 @@
-"""The worked examples and JSON Schemas in `docs/contracts/`, made by the product itself.
+"""The worked examples in `docs/contracts/vectors.json`, and the one script that writes all generated files there.
 
-`python -m tests.vectors` writes the files again; `tests/domain/test_vectors.py` and `test_contract.py` fail when files
-and product differ, and recompute every id and hash with nothing but hashlib and a plain RFC 8785 writer.
+`python -m tests.vectors` writes vectors, schemas, OpenAPI, AsyncAPI and the full examples again. The tests fail while
+files and product differ, and recompute every id and hash with nothing but hashlib and a plain RFC 8785 writer.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tests import builders
+from tests import builders, examples
+from worker.cli.schemas import published
 from worker.domain.approval import build_approval
 from worker.domain.canonical import canonical_text, hash_of, sha256_hex
 from worker.domain.change import Job, Provider, parse_change
-from worker.domain.contract import MODELS, json_schema
 from worker.domain.delivery import ApprovedLocale, build_publication
 from worker.domain.evidence import REQUEST_SCHEMA, EvidenceRequest, build_request, judge_response
 from worker.domain.key import load_private, public_jwk
@@ -25,7 +25,7 @@ from worker.domain.result import parse_result
 from worker.domain.signature import SignedDocument, sign_detached
 
 PATH: Final = Path(__file__).parent.parent / "docs" / "contracts" / "vectors.json"
-SCHEMAS: Final = PATH.parent / "schemas"
+GENERATED: Final = ("schemas", "examples")  # folders in which nothing else may stand
 
 # The published example key of RFC 8037, appendix A.1: everybody knows it, so nothing may ever trust it.
 EXAMPLE_KEY: Final = {
@@ -202,24 +202,30 @@ def write_text() -> str:
     return json.dumps(make_vectors(), ensure_ascii=False, indent=1) + "\n"
 
 
-def schema_texts() -> dict[Path, str]:
-    """Return the exact text of each JSON Schema file by its path."""
+def texts() -> dict[Path, str]:
+    """Return the exact text of every generated file, and of every page with its examples, by its path."""
+    made = examples.texts()
     return {
-        SCHEMAS / f"{name}.schema.json": json.dumps(json_schema(name), ensure_ascii=False, indent=1) + "\n"
-        for name in MODELS
+        PATH: write_text(),
+        **{PATH.parent / path: text for path, text in published().items()},
+        **made,
+        **{path: examples.page(path.read_text(encoding="utf-8"), made) for path in PATH.parent.glob("*.md")},
     }
 
 
+def left_over() -> list[Path]:
+    """Return files in the generated folders that nothing makes any more."""
+    made = texts()
+    return [path for folder in GENERATED for path in (PATH.parent / folder).iterdir() if path not in made]
+
+
 def write() -> None:
-    """Write the examples and the schemas, and remove schemas of documents that are no more."""
-    PATH.write_text(write_text(), encoding="utf-8")
-    SCHEMAS.mkdir(exist_ok=True)
-    texts = schema_texts()
-    for path in SCHEMAS.glob("*.schema.json"):
-        if path not in texts:
-            path.unlink()
-    for path, text in texts.items():
+    """Write everything that is generated, and remove what is made no more."""
+    for path, text in texts().items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    for path in left_over():
+        path.unlink()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any, Final
 from worker.domain.contract import definitions
 from worker.domain.identifier import TOKEN
 from worker.domain.messages import EVIDENCE_SUBMIT, FLEET_SWEEP, RELEASE_SUBMIT, RELEASE_WITHDRAW, VERSION, WIRE
-from worker.domain.submission import LONGEST_SUBMISSION_BYTES
+from worker.domain.submission import LONGEST_SUBMISSION_BYTES, LONGEST_WITHDRAWAL_BYTES
 
 _SECTION: Final = "#/components/schemas/"
 _ABOUT: Final = (
@@ -15,11 +15,11 @@ _ABOUT: Final = (
     "outside the fleet send the three messages of the queue `intake`; all others are wake-ups that the fleet sends to "
     "itself. A message is a hint, the database is the truth. tasks/README.md is the catalogue in words."
 )
-# message -> (the argument that holds a signed document, the schema of that document, what the message does)
-_CONTENT: Final[dict[str, tuple[str, str]]] = {
-    RELEASE_SUBMIT: ("submission", "SubmissionDocument"),
-    RELEASE_WITHDRAW: ("withdrawal", "Withdrawal"),
-    EVIDENCE_SUBMIT: ("response", "EvidenceResponseDocument"),
+# message -> (the argument that holds a signed document, the model of that document, the most bytes of the argument)
+_CONTENT: Final[dict[str, tuple[str, str, int]]] = {
+    RELEASE_SUBMIT: ("submission", "SubmissionDocument", LONGEST_SUBMISSION_BYTES),
+    RELEASE_WITHDRAW: ("withdrawal", "Withdrawal", LONGEST_WITHDRAWAL_BYTES),
+    EVIDENCE_SUBMIT: ("response", "EvidenceResponseDocument", LONGEST_SUBMISSION_BYTES),
 }
 _SUMMARIES: Final[dict[str, str]] = {
     RELEASE_SUBMIT: "A change event with zero or more finished translations",
@@ -116,12 +116,12 @@ def _payload(message: str) -> dict[str, Any]:
 def _argument(message: str, name: str) -> dict[str, Any]:
     if name == "version":
         return {"type": "integer", "const": VERSION}
-    content, document = _CONTENT.get(message, ("", ""))
+    content, document, most_bytes = _CONTENT.get(message, ("", "", 0))
     if name != content:
         return {"$ref": f"{_SECTION}Id"}
     return {
         "type": "string",
-        "maxLength": LONGEST_SUBMISSION_BYTES,
+        "maxLength": most_bytes,
         "description": "The exact text of the signed document: a JSON string, never an object.",
         "contentMediaType": "application/json",
         "contentSchema": {"$ref": f"{_SECTION}Signed{document}"},
@@ -143,7 +143,7 @@ def _schemas() -> dict[str, Any]:
             "required": ["task", "id", "lang"],
         },
     }
-    for _, document in _CONTENT.values():
+    for _, document, _ in _CONTENT.values():
         shown[f"Signed{document}"] = {
             "type": "object",
             "properties": {"document": {"$ref": _SECTION + document}, "signature": signature},

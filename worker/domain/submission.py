@@ -18,6 +18,7 @@ from worker.domain.result import Result, check_result, parse_result
 SUBMISSION_SCHEMA: Final = "locseal.submission.v1"
 WITHDRAWAL_SCHEMA: Final = "locseal.withdrawal.v1"
 LONGEST_SUBMISSION_BYTES: Final = 32 * 1024 * 1024
+LONGEST_WITHDRAWAL_BYTES: Final = 65_536  # three tokens and a signature
 INVALID: Final = "submission.invalid"
 
 

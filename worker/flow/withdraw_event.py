@@ -9,7 +9,7 @@ from worker.domain.canonical import sha256_hex
 from worker.domain.errors import Invalid
 from worker.domain.messages import RELEASE_WITHDRAW
 from worker.domain.signature import parse_signed, verify_detached
-from worker.domain.submission import parse_withdrawal
+from worker.domain.submission import LONGEST_WITHDRAWAL_BYTES, parse_withdrawal
 from worker.flow.services import Services
 from worker.store.engine import writing
 from worker.store.rejections import refuse
@@ -19,7 +19,6 @@ from worker.store.withdrawals import Retraction, take_back
 INVALID = "withdrawal.invalid"
 SIGNATURE_INVALID = "withdrawal.signature.invalid"
 NOT_FOR_SITE = "submission.key.not_for_site"
-LONGEST_WITHDRAWAL_BYTES = 65_536  # three tokens and a signature
 
 
 def withdraw_event(services: Services, text: str) -> Acceptance:
