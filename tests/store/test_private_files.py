@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from worker.domain.errors import Blocked
+from worker.domain.errors import RunCorrupt
 from worker.store.engine import migrate, open_engine
 from worker.store.private_files import private_directory, private_file
 
@@ -27,9 +27,9 @@ def mode(path: Path) -> int:
 
 def refused(path: Path) -> str:
     """Open an engine on a path that must be refused, and return the reason."""
-    with pytest.raises(Blocked) as caught:
+    with pytest.raises(RunCorrupt) as caught:
         open_engine(f"sqlite:///{path}")
-    assert (caught.value.code, caught.value.retryable) == ("store.path.unsafe", False)
+    assert (caught.value.code, caught.value.retryable) == ("run.corrupt", False)
     return caught.value.message
 
 
@@ -133,9 +133,9 @@ def test_what_belongs_to_a_stranger_is_refused(tmp_path: Path) -> None:
 
 def test_a_directory_of_the_system_is_never_tightened(monkeypatch: pytest.MonkeyPatch) -> None:
     """A database right under the root of the file system would take everybody's way into it."""
-    with pytest.raises(Blocked) as caught:
+    with pytest.raises(RunCorrupt) as caught:
         private_directory(Path("/"))
-    assert caught.value.code == "store.path.unsafe"
+    assert caught.value.code == "run.corrupt"
     assert mode(Path("/")) & 0o005 == 0o005
 
 

@@ -16,7 +16,7 @@ import copy
 from typing import Any, Final
 
 from worker.domain.canonical import sha256_hex
-from worker.domain.errors import RunConflict, RunNotFound
+from worker.domain.errors import Invalid, RunConflict, RunCorrupt, RunNotFound
 from worker.domain.run_plan import REQUEST_ID, RESULT_CODE, STEP_ID, matches
 from worker.domain.run_record import (
     INTERRUPTED,
@@ -219,7 +219,10 @@ def is_mutating(record: Json, step_id: object) -> bool:
 def _sealed(record: Json, at: str) -> Json:
     record["updated_at"] = at
     record["state"]["status"] = derived_status(record["immutable"]["plan"], record["state"]["steps"])
-    record["record_digest"] = record_digest(record)
+    try:
+        record["record_digest"] = record_digest(record)
+    except Invalid:  # a sequence number beyond what JSON can say
+        raise RunCorrupt from None
     check_record(record, run_id=record["run_id"])
     return record
 

@@ -33,38 +33,14 @@ RECONCILED: Final = "reconciled_effect_succeeded"
 OUTCOMES: Final = ("effect_absent", "effect_succeeded", "unresolved")
 
 RECORD_KEYS: Final = frozenset(
-    {
-        "schema",
-        "schema_version",
-        "run_id",
-        "created_at",
-        "updated_at",
-        "immutable",
-        "state",
-        "record_digest",
-    }
+    {"schema", "schema_version", "run_id", "created_at", "updated_at", "immutable", "state", "record_digest"}
 )
 IMMUTABLE_KEYS: Final = frozenset({"input", "plan", "digest"})
 STATE_KEYS: Final = frozenset(
-    {
-        "status",
-        "steps",
-        "events",
-        "next_event_sequence",
-        "processed_requests",
-        "processed_attempts",
-    }
+    {"status", "steps", "events", "next_event_sequence", "processed_requests", "processed_attempts"}
 )
 STEP_KEYS: Final = frozenset(
-    {
-        "id",
-        "state",
-        "attempt_count",
-        "attempt_fingerprint",
-        "started_at",
-        "finished_at",
-        "result_code",
-    }
+    {"id", "state", "attempt_count", "attempt_fingerprint", "started_at", "finished_at", "result_code"}
 )
 STEP_STATES: Final = frozenset({"pending", "running", "succeeded", "failed", "interrupted"})
 REQUEST_KEYS: Final = frozenset({"fingerprint", "operation", "step_id", "parameter"})
@@ -72,14 +48,7 @@ ATTEMPT_KEYS: Final = frozenset({"fingerprint", "step_id", "outcome", "result_co
 ATTEMPT_OUTCOMES: Final = frozenset({"running", "succeeded", "failed", "interrupted"})
 EVENTS_OF_RUN: Final = frozenset({"run_created", "run_resumed"})
 EVENTS_OF_STEP: Final = frozenset(
-    {
-        "step_started",
-        "step_succeeded",
-        "step_failed",
-        "step_interrupted",
-        "step_reconciled",
-        "step_retry_requested",
-    }
+    {"step_started", "step_succeeded", "step_failed", "step_interrupted", "step_reconciled", "step_retry_requested"}
 )
 
 Json = dict[str, Any]
@@ -128,6 +97,9 @@ def decode_record(stored: object, *, run_id: str) -> Json:
     except Invalid:
         raise RunCorrupt from None
     check_record(record, run_id=run_id)
+    # Parsing forgives what the digest cannot see, such as 2.0 for the integer 2; a final line end is no damage.
+    raw = stored if isinstance(stored, bytes) else stored.encode()
+    _require(raw.removesuffix(b"\n") == canonical_bytes(record))
     return record  # type: ignore[no-any-return]
 
 
@@ -184,10 +156,9 @@ def _check_units(units: list[Any], given: Json, kind: str) -> None:
         _require(unit[name] not in found)
         found[unit[name]] = tuple(unit[field] for field in fields)
     if kind == "software":
-        expected = {repo: (version,) for repo, version in given["repo_versions"].items()}
+        _require(found == {repo: (version,) for repo, version in given["repo_versions"].items()})
     else:
-        expected = {source: (event["event_id"], event["plan_id"]) for source, event in given["events"].items()}
-    _require(found == expected)
+        _require(found == {source: (one["event_id"], one["plan_id"]) for source, one in given["events"].items()})
 
 
 def _check_steps(steps: list[Any], planned: list[Json], within: tuple[str, str]) -> None:

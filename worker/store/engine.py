@@ -44,7 +44,7 @@ from sqlalchemy.sql.selectable import FromClause
 from sqlalchemy.types import TypeEngine
 
 from worker.domain.errors import Blocked, Unavailable
-from worker.store.private_files import check_private_file, private_file
+from worker.store.private_files import check_private_database, private_file
 
 T = TypeVar("T")
 Bind = Engine | Connection | Dialect
@@ -76,7 +76,7 @@ def open_engine(url: str | URL, *, pool_size: int = 10) -> Engine:
     """Open `sqlite:///path` or `postgresql+psycopg://...` and return its engine. Opens no connection to a server.
 
     An SQLite file is created private (0600 in a 0700 directory). Raises `Blocked("store.url.invalid")` for any other
-    URL, `Blocked("store.path.unsafe")` for a path that others could read or exchange, `Unavailable` when the file
+    URL, `RunCorrupt` for a path that others could read or exchange, `Unavailable` when the file
     cannot be opened. Engines must not cross a fork.
     """
     try:
@@ -94,8 +94,7 @@ def _open_sqlite(url: URL, pool_size: int) -> Engine:
     if not url.database or url.database == ":memory:" or url.database.startswith("file:") or url.query:
         raise Blocked("store.url.invalid", "SQLite needs a plain file path; every connection would see another memory")
     path = private_file(Path(url.database))
-    for suffix in ("-wal", "-shm", "-journal"):
-        check_private_file(path.with_name(path.name + suffix))
+    check_private_database(path)
     # mode=rw: a file that vanished is a fault; SQLite must not make a new, empty, world-readable one in its place.
     address = f"{path.as_uri()}?mode=rw"
 

@@ -11,19 +11,20 @@ import os
 import stat
 from pathlib import Path
 
-from worker.domain.errors import Blocked
+from worker.domain.errors import RunCorrupt
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 OTHERS = 0o077  # every right of group and others
 OTHERS_WRITE = 0o022
+SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")  # of the files that SQLite puts beside its own
 
 
 def private_directory(path: Path) -> Path:
     """Create or check a state directory and return its absolute path.
 
     Missing parts are created 0700. An own directory that others could only read is tightened to 0700. Raises
-    `Blocked("store.path.unsafe")`, having changed nothing that already existed, when a part of the path is a symlink,
+    `RunCorrupt`, having changed nothing that already existed, when a part of the path is a symlink,
     is not a directory, belongs to a stranger, or could be exchanged by others.
     """
     whole = Path(os.path.abspath(path))  # noqa: PTH100  # resolve() would follow the symlinks refused below
@@ -37,7 +38,7 @@ def private_directory(path: Path) -> Path:
 def private_file(path: Path) -> Path:
     """Create or check one private file in a private directory and return its absolute path.
 
-    Raises `Blocked("store.path.unsafe")` when it is a symlink, no regular file, not the operator's, or open to others.
+    Raises `RunCorrupt` when it is a symlink, no regular file, not the operator's, or open to others.
     """
     whole = private_directory(path.parent) / path.name
     try:
@@ -50,6 +51,13 @@ def private_file(path: Path) -> Path:
         finally:
             os.close(descriptor)
     return whole
+
+
+def check_private_database(path: Path) -> None:
+    """Refuse an SQLite file whose directory, or any file that belongs to it, is not the operator's alone by now."""
+    whole = private_directory(path.parent) / path.name
+    for suffix in ("", *SQLITE_SUFFIXES):
+        check_private_file(whole.with_name(whole.name + suffix))
 
 
 def check_private_file(path: Path) -> None:
@@ -91,5 +99,5 @@ def _check_directory(part: Path, *, is_state: bool) -> None:
         part.chmod(DIRECTORY_MODE)
 
 
-def _unsafe(path: Path, why: str) -> Blocked:
-    return Blocked("store.path.unsafe", f"{path} {why}")
+def _unsafe(path: Path, why: str) -> RunCorrupt:
+    return RunCorrupt(f"{path} {why}")

@@ -395,6 +395,39 @@ release_runs = Table(
     Column("status", String, nullable=False),
 )
 
+run_commands = Table(
+    "run_commands",  # what the fleet is to do for a run: one row per attempt at a step, worked at in short visits
+    metadata,
+    Column("attempt_id", String, primary_key=True),
+    Column("run_id", String, nullable=False),
+    Column("step_id", String, nullable=False),
+    Column("site_id", String, nullable=False),
+    *lease_columns(),
+    Column("last_woken_at", Float),
+    Index("run_commands_by_run", "run_id"),
+    Index(
+        "run_commands_due",
+        "next_attempt_at",
+        "created_at",
+        "attempt_id",
+        postgresql_where=text(DUE),
+        sqlite_where=text(DUE),
+    ),
+    Index(
+        "run_commands_leased",
+        "lease_expires_at",
+        postgresql_where=text(LEASED),
+        sqlite_where=text(LEASED),
+    ),
+)
+
+installation = Table(
+    "installation",  # one row: the random name of this database, from which the workspace fingerprint is made
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("value", String, nullable=False),
+)
+
 # --- the sweeper ----------------------------------------------------------------------------------------------------
 
 sweeps = Table(

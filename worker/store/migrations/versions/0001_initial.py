@@ -188,6 +188,25 @@ CREATE TABLE release_runs (
     PRIMARY KEY (run_id)
 );
 
+CREATE TABLE run_commands (
+    attempt_id VARCHAR NOT NULL, run_id VARCHAR NOT NULL, step_id VARCHAR NOT NULL, site_id VARCHAR NOT NULL,
+    status VARCHAR NOT NULL, attempts INTEGER NOT NULL, max_attempts INTEGER NOT NULL,
+    next_attempt_at FLOAT NOT NULL, lease_owner VARCHAR, lease_token VARCHAR, lease_expires_at FLOAT,
+    last_error_code VARCHAR, created_at FLOAT NOT NULL, updated_at FLOAT NOT NULL, last_woken_at FLOAT,
+    PRIMARY KEY (attempt_id)
+);
+
+CREATE INDEX run_commands_by_run ON run_commands (run_id);
+
+CREATE INDEX run_commands_due ON run_commands (next_attempt_at, created_at, attempt_id)
+    WHERE status IN ('pending', 'retry_wait');
+
+CREATE INDEX run_commands_leased ON run_commands (lease_expires_at) WHERE status = 'leased';
+
+CREATE TABLE installation (
+    name VARCHAR NOT NULL, value VARCHAR NOT NULL, PRIMARY KEY (name)
+);
+
 CREATE TABLE sweeps (
     name VARCHAR NOT NULL, swept_at FLOAT NOT NULL, cursor VARCHAR, PRIMARY KEY (name)
 );
