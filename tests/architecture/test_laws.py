@@ -32,9 +32,9 @@ BORDERS = {
     "tasks/border.py",
     "worker/adapters/keys.py",
     "worker/adapters/queue.py",
-    "worker/flow/approval_signing.py",
+    "worker/flow/collecting/approval_signing.py",
     "worker/flow/cms_call.py",
-    "worker/flow/evidence_call.py",
+    "worker/flow/collecting/evidence_call.py",
 }
 
 

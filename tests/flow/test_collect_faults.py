@@ -19,7 +19,7 @@ from tests.intake_builders import Everything, Rows, submit
 from worker.domain.errors import ProviderFailure, Unavailable
 from worker.domain.review import Collected
 from worker.flow.collect_evidence import collect_evidence
-from worker.flow.collecting import Collecting
+from worker.flow.collecting.slot import Collecting
 from worker.flow.prepare_delivery import prepare_delivery
 from worker.flow.services import Services
 from worker.store.engine import writing

@@ -14,7 +14,7 @@ from tests.fakes import Checkpoints, Crash
 from tests.intake_builders import Rows, submit
 from worker.domain.review import Collected
 from worker.flow.collect_evidence import collect_evidence
-from worker.flow.collecting import Collecting
+from worker.flow.collecting.slot import Collecting
 from worker.flow.services import Services
 from worker.store.schema import evidence
 

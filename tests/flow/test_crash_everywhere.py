@@ -19,7 +19,7 @@ from tests.fakes import Checkpoints, Crash, RecordingQueue
 from worker.flow.accept_submission import accept_submission
 from worker.flow.advance_event import advance_event
 from worker.flow.collect_evidence import collect_evidence
-from worker.flow.collecting import Collecting
+from worker.flow.collecting.slot import Collecting
 from worker.flow.prepare_delivery import prepare_delivery
 from worker.flow.publish_delivery import publish_delivery
 from worker.flow.services import Services

@@ -11,7 +11,7 @@ from tests.builders import Keyring, change_event
 from tests.intake_builders import Rows, submit
 from worker.domain.review import Collected
 from worker.flow.collect_evidence import collect_evidence
-from worker.flow.collecting import Collecting
+from worker.flow.collecting.slot import Collecting
 from worker.flow.prepare_delivery import prepare_delivery
 from worker.flow.services import Services
 from worker.store.schema import approvals, deliveries

@@ -13,7 +13,7 @@ from tests.builders import NOW, Keyring, change_event, job_for, result_for, resu
 from tests.intake_builders import Rows, submit
 from worker.domain.review import Collected
 from worker.flow.collect_evidence import collect_evidence
-from worker.flow.collecting import Collecting
+from worker.flow.collecting.slot import Collecting
 from worker.flow.services import Services
 from worker.store.engine import is_sqlite, reading, writing
 from worker.store.schema import approvals, events, evidence, jobs, receipts, results

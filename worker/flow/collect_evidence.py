@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from worker.domain.review import Collected
-from worker.flow.collection import Collection
-from worker.flow.open_calls import OpenCalls
+from worker.flow.collecting.collection import Collection
+from worker.flow.collecting.open_calls import OpenCalls
 from worker.flow.services import Services
 
 

@@ -19,7 +19,7 @@ from worker.domain.evidence import EvidenceRequest, NotYet
 from worker.domain.policy import SitePolicy
 from worker.domain.receipt import ReceiptBinding, VerifiedReceipt
 from worker.domain.signature import SignedDocument, TrustSet
-from worker.flow.collecting import Collecting
+from worker.flow.collecting.slot import Collecting
 
 T = TypeVar("T")
 

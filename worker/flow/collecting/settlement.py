@@ -22,8 +22,8 @@ from worker.domain.review import (
     Reused,
     Verified,
 )
-from worker.flow.approval_signing import keys_behind, sign_approval
-from worker.flow.evidence_call import Guard
+from worker.flow.collecting.approval_signing import keys_behind, sign_approval
+from worker.flow.collecting.evidence_call import Guard
 from worker.flow.services import Services
 from worker.store.due_evidence import ClaimedRow
 from worker.store.engine import reading

@@ -15,10 +15,10 @@ from typing import Any, Self
 
 from worker.domain.evidence import EvidenceRequest
 from worker.domain.review import UNAVAILABLE, Ending, Refused
-from worker.flow.collecting import WAKE, Collecting
-from worker.flow.evidence_call import Guard, review_locale
+from worker.flow.collecting.evidence_call import Guard, review_locale
+from worker.flow.collecting.settlement import Answered
+from worker.flow.collecting.slot import WAKE, Collecting
 from worker.flow.services import Services
-from worker.flow.settlement import Answered
 from worker.store.due_evidence import ClaimedRow
 
 COMPANY_SECONDS = 0.002

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from worker.domain.errors import Unavailable
 from worker.domain.review import Collected, Reused, Verified
-from worker.flow.claimed_requests import open_requests
-from worker.flow.evidence_call import Guard
-from worker.flow.open_calls import OpenCalls
-from worker.flow.ready_events import Ready, tell_ready
+from worker.flow.collecting.claimed_requests import open_requests
+from worker.flow.collecting.evidence_call import Guard
+from worker.flow.collecting.open_calls import OpenCalls
+from worker.flow.collecting.ready_events import Ready, tell_ready
+from worker.flow.collecting.settlement import Answered, settle_answers
 from worker.flow.services import Services
-from worker.flow.settlement import Answered, settle_answers
 from worker.store.due_evidence import ClaimedRow, claim_due
 
 FIRST_PAUSE_SECONDS = 0.05  # between tries while the database is away; doubles
