@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,7 +44,7 @@ def submit(
         submission, text = parse_submission(value["document"]), raw.decode("utf-8")
     else:
         submission = parse_submission(value)
-        text = _sign(submission, value, keys)
+        text = sign_submission(FileKeys(*key_directories(keys)), submission, value)
     sent = send(RELEASE_SUBMIT, "submission", text, wait_seconds=wait)
     event_id = submission.event.event_id
     shown = {
@@ -73,9 +73,8 @@ def _read(file: Path) -> bytes:
         raise typer.BadParameter(f"{file} cannot be read ({error.strerror})") from None
 
 
-def _sign(submission: Submission, document: dict[str, object], keys: Path | None) -> str:
-    """Sign a submission with a key that may speak for its site."""
-    holder = FileKeys(*key_directories(keys))
+def sign_submission(holder: FileKeys, submission: Submission, document: dict[str, Any]) -> str:
+    """Return the text of a submission signed with this machine's key; refuse a key that does not speak for its site."""
     signed = holder.sign("submission", document)
     if not holder.trust("submission").keys[signed.kid].speaks_for(submission.site_id):
         raise Refused(

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from worker.domain.canonical import canonical_text, hash_of
+from worker.domain.canonical import canonical_text, hash_of, parse_strict
 from worker.domain.errors import Invalid
 from worker.domain.identifier import is_token
-from worker.domain.text import text_fault
+from worker.domain.text import LONGEST_TEXT_BYTES, text_fault
 
 Reason = Literal[
     "missing",  # the locale's file has no such unit
@@ -45,10 +45,12 @@ _HASHED: Final = "key-"
 class Entry:
     """One unit as one file has it: the text of its locale, or the gap that says why there is none to submit.
 
-    `source` is None where the files of a format hold no source texts.
+    `source` is None where the files of a format hold no source texts. With `is_object` the texts are JSON objects: the
+    forms of a plural by category.
     """
 
     key: str
+    is_object: bool = False
     source: str | None = field(repr=False)
     target: str | None = field(default=None, repr=False)
     gap: Reason | None = None
@@ -57,11 +59,15 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueFile:
-    """One file: the entries of one locale, their keys distinct. In a source file entries have no targets."""
+    """One file: the entries of one locale, their keys distinct. In a source file entries have no targets.
+
+    `plurals` is what the keys begin with that are forms of one plural; other files are read by those of the source file.
+    """
 
     name: str
     locale: str
     entries: tuple[Entry, ...]
+    plurals: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +83,11 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """One source text with its finished translations by locale, and its gaps."""
+    """One source text with its finished translations by locale, and its gaps. `place` is where it stands first."""
 
     key: str
+    is_object: bool
+    place: str
     source: str = field(repr=False)
     targets: Mapping[str, str] = field(repr=False)
     gaps: tuple[LeftOut, ...]
@@ -104,6 +112,7 @@ class Piece:
     """What one event says: a source text and its translations. `key` is None for a whole document."""
 
     key: str | None
+    is_json: bool
     keys: tuple[str, ...]
     source_text: str = field(repr=False)
     targets: Mapping[str, str] = field(repr=False)
@@ -183,7 +192,14 @@ def _unit(key: str, known: Entry, name: str, files: Iterable[tuple[CatalogueFile
             targets[file.locale] = entry.target
         elif reason is not None:
             gaps.append(_left_out(file, entry, reason))
-    return Unit(key=key, source=source, targets=targets, gaps=tuple(gaps))
+    return Unit(
+        key=key,
+        is_object=known.is_object,
+        place=f"{name}:{known.line}",
+        source=source,
+        targets=targets,
+        gaps=tuple(gaps),
+    )
 
 
 def _text_gap(text: str) -> Reason | None:
@@ -216,16 +232,24 @@ def _documents(catalogue: Catalogue, units: Sequence[Unit]) -> list[Piece]:
     return [
         Piece(
             key=None,
+            is_json=True,
             keys=tuple(unit.key for unit in units),
-            source_text=canonical_text({unit.key: unit.source for unit in units}),
-            targets={locale: canonical_text({unit.key: unit.targets[locale] for unit in units}) for locale in locales},
+            source_text=canonical_text({unit.key: _value(unit, unit.source) for unit in units}),
+            targets={
+                locale: canonical_text({unit.key: _value(unit, unit.targets[locale]) for unit in units})
+                for locale in locales
+            },
         )
     ]
 
 
+def _value(unit: Unit, text: str) -> Any:
+    return parse_strict(text, max_bytes=LONGEST_TEXT_BYTES) if unit.is_object else text
+
+
 def _singles(units: Sequence[Unit]) -> list[Piece]:
     return [
-        Piece(key=unit.key, keys=(unit.key,), source_text=unit.source, targets=unit.targets)
+        Piece(key=unit.key, is_json=unit.is_object, keys=(unit.key,), source_text=unit.source, targets=unit.targets)
         for unit in units
         if unit.targets
     ]

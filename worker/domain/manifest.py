@@ -93,13 +93,11 @@ class Manifest(Document):
                 raise refusal("invalid", f"locales.{place}.quality_profile")
         return self
 
-    def media_type_of(self, event_per: EventPer) -> MediaType:
-        """Return the media type of the texts: a document is JSON, a unit plain text unless the manifest says more."""
-        if event_per == "document":
-            if self.media_type not in {None, "application/json"}:
-                raise Invalid(f"{AREA}.invalid", "a whole document is application/json", path="media_type")
-            return "application/json"
-        return self.media_type or "text/plain"
+    def media_type_of(self, piece: Piece) -> MediaType:
+        """Return the media type of a piece: JSON, or for a text what the manifest says (plain text by default)."""
+        if piece.key is None and self.media_type not in {None, "application/json"}:
+            raise Invalid(f"{AREA}.invalid", "a whole document is application/json", path="media_type")
+        return "application/json" if piece.is_json else self.media_type or "text/plain"
 
 
 def parse_manifest(value: object) -> Manifest:
@@ -107,7 +105,7 @@ def parse_manifest(value: object) -> Manifest:
     return parse_document(Manifest, value, area=AREA)
 
 
-def event_of(manifest: Manifest, piece: Piece, *, event_per: EventPer) -> ChangeEvent:
+def event_of(manifest: Manifest, piece: Piece) -> ChangeEvent:
     """Return the change event of a piece: the same manifest and texts always give the same bytes.
 
     Raises `Invalid("import.document.too_large")` for texts beyond what an event may hold, else as `parse_change`.
@@ -129,7 +127,7 @@ def event_of(manifest: Manifest, piece: Piece, *, event_per: EventPer) -> Change
                 "source_revision": manifest.source_revision,
                 "source_text": piece.source_text,
                 "source_locale": manifest.source_locale,
-                "media_type": manifest.media_type_of(event_per),
+                "media_type": manifest.media_type_of(piece),
                 "content_type": manifest.content_type,
                 "glossary_version": manifest.glossary_version,
                 "policy_version": manifest.policy_version,

@@ -18,7 +18,7 @@ from worker.domain.checks.plurals import CATEGORIES, PluralRules
 ARGUMENT: Final = "n"
 MOST_EXPLICIT: Final = 4  # numbers that may be named one by one where a formula differs from CLDR
 SOURCE_SELECTORS: Final[Mapping[str, int]] = {"one": 0, "other": 1}  # msgid and msgid_plural
-_EVERYDAY: Final = 1000
+EVERYDAY: Final = 1000  # a category without a number up to here is no matter of everyday texts
 _HEADER: Final = re.compile(r"\s*nplurals\s*=\s*(\d{1,2})\s*;\s*plural\s*=\s*([^;]{1,1000})\s*;?\s*")
 _MARKS: Final = re.compile(r"['{}#]+")
 
@@ -49,7 +49,7 @@ def selectors(forms: PluralForms, rules: PluralRules) -> dict[str, int] | None:
     None says that the header and CLDR cannot be brought together: the header has too few forms for the numbers of the
     locale, or its formula parts them differently (beyond a few numbers that are then named one by one).
     """
-    everyday = [name for name, numbers in rules.numbers.items() if any(number <= _EVERYDAY for number in numbers)]
+    everyday = [name for name, numbers in rules.numbers.items() if any(number <= EVERYDAY for number in numbers)]
     if forms.count < len(everyday):
         return None
     explicit: dict[str, int] = {}
@@ -87,7 +87,7 @@ def plural_text(chosen: Mapping[str, int], texts: Sequence[str], rules: PluralRu
     branches = []
     for name, index in chosen.items():
         numbers = rules.numbers.get(name, ()) if rules is not None and name != "other" else ()
-        if numbers and min(numbers) > _EVERYDAY and texts[index] == other:
+        if numbers and min(numbers) > EVERYDAY and texts[index] == other:
             continue
         branches.append(f"{name} {{{quoted(texts[index])}}}")
     return f"{{{ARGUMENT}, plural, {' '.join(branches)}}}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,7 @@ from worker.adapters.catalogues.reading import LONGEST_FILE_BYTES, Reading
 from worker.adapters.catalogues.xliff import read_xliff
 from worker.domain.catalogue import CatalogueFile
 from worker.domain.errors import Invalid
-from worker.domain.manifest import Manifest
+from worker.domain.manifest import LocaleFile, Manifest
 
 READERS: Final[Mapping[str, Callable[[bytes, Reading], CatalogueFile]]] = {
     "po": read_po,
@@ -42,20 +43,36 @@ def read_bounded(path: Path, name: str, *, most_bytes: int = LONGEST_FILE_BYTES)
     return data
 
 
-def read_file(directory: Path, manifest: Manifest, name: str, *, locale: str | None) -> CatalogueFile:
-    """Return the entries of one file of a manifest; `locale` None reads it as the source file.
+def read_source(directory: Path, manifest: Manifest) -> CatalogueFile | None:
+    """Return the entries of the source file, or None where the manifest names none. Raises as `read_locale`."""
+    if manifest.source is None:
+        return None
+    reading = _reading(manifest, manifest.source.file, manifest.source_locale)
+    return _read(directory, replace(reading, is_source=True), manifest)
 
-    Raises `Invalid` with a code of the format (`import.po.…`, `import.xliff.…`, `import.json.…`), path `name:line`.
+
+def read_locale(directory: Path, manifest: Manifest, file: LocaleFile, source: CatalogueFile | None) -> CatalogueFile:
+    """Return the entries of one locale's file.
+
+    Raises `Invalid` with a code of the format (`import.po.…`, `import.xliff.…`, `import.json.…`) and the path
+    `name:line`, or `import.file.…`.
     """
-    reading = Reading(
+    reading = _reading(manifest, file.file, file.locale)
+    return _read(directory, reading if source is None else replace(reading, plurals=source.plurals), manifest)
+
+
+def _reading(manifest: Manifest, name: str, locale: str) -> Reading:
+    return Reading(
         name=name,
         area=f"import.{manifest.format}",
-        locale=locale or manifest.source_locale,
+        locale=locale,
         source_locale=manifest.source_locale,
-        is_source=locale is None,
         stateless_is_translated=manifest.xliff_without_state == "translated",
     )
-    return READERS[manifest.format](read_bounded(directory / name, name), reading)
+
+
+def _read(directory: Path, reading: Reading, manifest: Manifest) -> CatalogueFile:
+    return READERS[manifest.format](read_bounded(directory / reading.name, reading.name), reading)
 
 
 def _without_waiting(path: str, flags: int) -> int:

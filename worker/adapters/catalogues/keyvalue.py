@@ -1,16 +1,22 @@
-"""Key/value JSON: an object of texts, or of such objects. Nested keys are joined by dots; anything else is refused."""
+"""Key/value JSON: an object of texts, or of such objects. Nested keys are joined by dots; anything else is refused.
+
+Where the source file has `files_one` and `files_other` (or an object of `one` and `other`), these are the forms of one
+plural: one unit, whose text is a JSON object of the forms by category. Each locale has its own categories.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from worker.adapters.catalogues.reading import LONGEST_FILE_BYTES, Reading
-from worker.domain.canonical import parse_strict
-from worker.domain.catalogue import CatalogueFile, Entry, unit_key
+from worker.domain.canonical import canonical_text, parse_strict
+from worker.domain.catalogue import CatalogueFile, Entry, Reason, unit_key
+from worker.domain.checks.plurals import CATEGORIES, plural_rules
 from worker.domain.errors import Invalid
+from worker.domain.plural import EVERYDAY
 
 _TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]:\n]')
 
@@ -30,20 +36,74 @@ def read_keyvalue(data: bytes, reading: Reading) -> CatalogueFile:
     if not isinstance(value, dict):
         raise reading.refusal("invalid", "the file is no JSON object", 1)
     lines, _ = _places(text)
-    entries: dict[str, Entry] = {}
+    texts: dict[str, tuple[str, int]] = {}
     for path, leaf in _leaves(value, ()):
         line = lines.get(path, 1)
         if leaf is not None and not isinstance(leaf, str):
             raise reading.refusal("invalid", "a value is neither a text nor an object", line)
-        key = unit_key(".".join(path))
-        if key in entries:
+        name = ".".join(path)
+        if name in texts:
             raise reading.refusal("duplicate", "two keys are the same once nested ones are joined by dots", line)
-        is_source = reading.is_source
-        entries[key] = Entry(
-            key=key, source=leaf or "" if is_source else None, target=None if is_source else leaf, line=line
-        )
-    reading.check_count(len(entries))
-    return CatalogueFile(name=reading.name, locale=reading.locale, entries=tuple(entries.values()))
+        texts[name] = (leaf or "", line)
+    reading.check_count(len(texts))
+    plurals = _plurals(texts) if reading.is_source else reading.plurals
+    entries: dict[str, Entry] = {}
+    for entry in _entries(texts, plurals, reading):
+        if entry.key in entries:
+            raise reading.refusal("duplicate", "a key is also the name of a plural", entry.line)
+        entries[entry.key] = entry
+    return CatalogueFile(
+        name=reading.name, locale=reading.locale, entries=tuple(entries.values()), plurals=frozenset(plurals)
+    )
+
+
+def _plurals(texts: Iterable[str]) -> set[str]:
+    """Return what the names of plural forms begin with: `files_` of `files_one`, `files.` of `files.one`."""
+    names = set(texts)
+    found = {name.removesuffix("other") for name in names if name.endswith(("_other", ".other"))}
+    return {start for start in found if f"{start}one" in names and len(start) > 1}
+
+
+def _entries(texts: Mapping[str, tuple[str, int]], plurals: Collection[str], reading: Reading) -> Iterator[Entry]:
+    forms: dict[str, dict[str, str]] = {}
+    first: dict[str, int] = {}
+    for name, (text, line) in texts.items():
+        start, category = _form(name, plurals)
+        if category:
+            forms.setdefault(start, {})[category] = text
+            first.setdefault(start, line)
+        elif reading.is_source:
+            yield Entry(key=unit_key(name), source=text, line=line)
+        else:
+            yield Entry(key=unit_key(name), source=None, target=text, line=line)
+    for start, given in forms.items():
+        key, line, text = unit_key(start[:-1]), first[start], canonical_text(given)
+        if reading.is_source:
+            yield Entry(key=key, is_object=True, source=text if all(given.values()) else "", line=line)
+        else:
+            gap = _plural_gap(given, reading.locale)
+            yield Entry(key=key, is_object=True, source=None, target=None if gap else text, gap=gap, line=line)
+
+
+def _form(name: str, plurals: Collection[str]) -> tuple[str, str]:
+    for category in CATEGORIES:
+        start = name.removesuffix(category)
+        if start != name and start in plurals:
+            return start, category
+    return name, ""
+
+
+def _plural_gap(given: Mapping[str, str], locale: str) -> Reason | None:
+    """Return why the forms of a plural are not those of the locale; a text of its own for zero is always allowed."""
+    rules = plural_rules(locale)
+    if rules is None:
+        return "plural.rules"
+    if not any(given.values()):
+        return "untranslated"
+    if given.keys() - {*rules.categories, "zero"}:
+        return "plural.surplus"
+    needed = {"other"} | {name for name, numbers in rules.numbers.items() if numbers and min(numbers) <= EVERYDAY}
+    return "plural.incomplete" if needed - given.keys() or not all(given.values()) else None
 
 
 def _leaves(value: Mapping[str, Any], above: Path) -> Iterator[tuple[Path, Any]]:

@@ -25,6 +25,7 @@ class Reading:
     source_locale: str
     is_source: bool = False
     stateless_is_translated: bool = False
+    plurals: frozenset[str] = frozenset()  # what the keys of plural forms begin with, by the source file
 
     def refusal(self, kind: str, message: str, line: int | None = None) -> Invalid:
         """Return the refusal of this file at a line; the message never holds anything of the file."""
