@@ -8,7 +8,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, RowMapping, select, tuple_
 
 from worker.domain.waiting import DeliveryFacts
-from worker.store.schema import deliveries, delivery_permits
+from worker.store.engine import clock
+from worker.store.permits import has_permit
+from worker.store.schema import deliveries
 from worker.store.standings import OLDER, OLDER_UNSETTLED
 
 _FACTS = {one.name: one.name for one in fields(DeliveryFacts)} | {"code": "last_error_code"}
@@ -42,14 +44,14 @@ def list_deliveries(
     return tuple(delivery_facts(row) for row in conn.execute(page).mappings())
 
 
-def deliveries_of(conn: Connection, event_id: str) -> list[RowMapping]:
+def deliveries_of(conn: Connection, event_id: str, *, now: float | None = None) -> list[RowMapping]:
     """Return the deliveries of an event, the one that speaks for it first, each with what holds it back.
 
     `older_delivery_id` is an unsettled delivery of an older sequence of the source, `has_permit` whether a release run
     permits it.
     """
     rows = conn.execute(
-        select(*_columns(), _has_permit(), _older_delivery())
+        select(*_columns(), has_permit(clock(conn, now)).label("has_permit"), _older_delivery())
         .where(deliveries.c.event_id == event_id)
         .order_by(deliveries.c.status == "failed", deliveries.c.created_at.desc(), deliveries.c.delivery_id)
     )
@@ -83,12 +85,6 @@ def _older_delivery() -> ColumnElement[str | None]:
         .scalar_subquery()
         .label("older_delivery_id")
     )
-
-
-def _has_permit() -> ColumnElement[bool]:
-    """Tell whether a release run permits the delivery."""
-    permitted = select(delivery_permits.c.run_id).where(delivery_permits.c.delivery_id == deliveries.c.delivery_id)
-    return permitted.correlate(deliveries).exists().label("has_permit")
 
 
 def _columns() -> list[ColumnElement[Any]]:

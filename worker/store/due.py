@@ -28,13 +28,13 @@ from worker.domain.turn import OUTCOME_UNKNOWN
 from worker.store.approvals import stands
 from worker.store.deliveries import is_spoken_for
 from worker.store.engine import clock, json_rows, row_source
+from worker.store.permits import has_permit
 from worker.store.readiness import ACCEPTED, accepted_rows, accepted_source, is_ready
 from worker.store.schema import (
     DUE,
     WAKE_ORDER,
     approvals,
     deliveries,
-    delivery_permits,
     events,
     evidence,
     plan_jobs,
@@ -120,13 +120,12 @@ def stamp_due_deliveries(
     """
     at = clock(conn, now)
     order = literal_column(WAKE_ORDER, Float)
-    permit = exists().where(delivery_permits.c.delivery_id == deliveries.c.delivery_id)
     rows = conn.execute(
         select(
             deliveries.c.delivery_id,
             deliveries.c.event_id,
             deliveries.c.site_id,
-            or_(deliveries.c.in_doubt.is_(True), permit).label("is_permitted"),
+            or_(deliveries.c.in_doubt.is_(True), has_permit(at)).label("is_permitted"),
         )
         .where(
             text(DUE),

@@ -148,7 +148,7 @@ def find_event_view(
     event = conn.execute(select(events).where(events.c.event_id == event_id)).mappings().one_or_none()
     if event is None:
         return None
-    rows = deliveries_of(conn, event_id)
+    rows = deliveries_of(conn, event_id, now=now)
     speaking = rows[0] if rows else None
     is_open = speaking is not None and speaking["status"] in {"pending", "retry_wait"}
     facts = EventFacts(
