@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import URL
 
+from tests.conftest import missing
 from tests.system.conftest import QUICK
 from worker.adapters.keys import FileKeys
 from worker.cli.demo_event import demo_submission
@@ -86,7 +87,7 @@ def test_compose_takes_the_file(tmp_path: Path) -> None:
             )
             assert found.returncode == 0, found.stderr
             return
-    pytest.skip("no compose client on this machine")
+    missing("a compose client", "neither `docker compose` nor docker-compose is installed")
 
 
 @pytest.fixture
