@@ -1,15 +1,15 @@
 """Every stable failure of the product. Codes are contract; messages say cause and next step, never content.
 
-    Blocked                     a stable code, and whether trying again can help
-    |-- Invalid                 input that breaks a rule; carries the path of the offending field
-    |-- ProviderFailure         a review provider, verifier or CMS declared a failure; may carry a wait
-    |-- Unavailable             a part of ours (database, broker, keys) cannot answer now; always retryable
-    `-- RunError
-        |-- RunNotFound
-        |   `-- RunWorkspaceMismatch
-        |-- RunConflict
-        |   `-- RunBusy         the only retryable one
-        `-- RunCorrupt
+Blocked                     a stable code, and whether trying again can help
+|-- Invalid                 input that breaks a rule; carries the path of the offending field
+|-- ProviderFailure         a review provider, verifier or CMS declared a failure; may carry a wait
+|-- Unavailable             a part of ours (database, broker, keys) cannot answer now; always retryable
+`-- RunError
+    |-- RunNotFound
+    |   `-- RunWorkspaceMismatch
+    |-- RunConflict
+    |   `-- RunBusy         the only retryable one
+    `-- RunCorrupt
 """
 
 from __future__ import annotations
