@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import ColumnElement, Connection, String, func, select
 
 from worker.store.approvals import stands
-from worker.store.engine import clock, json_rows, row_source
+from worker.store.engine import Bind, clock, json_rows, row_source
 from worker.store.schema import approvals, jobs
 
 NAMED: Final = "named"  # the bind parameter of the approval ids
@@ -21,9 +21,9 @@ def has_current_approvals(conn: Connection, approval_ids: Iterable[str], *, now:
     return bool(found == len(ids))
 
 
-def current_approvals(conn: Connection, at: ColumnElement[float]) -> ColumnElement[int]:
+def current_approvals(bind: Bind, at: ColumnElement[float]) -> ColumnElement[int]:
     """Return how many of the approvals bound to `NAMED` stand at a time, for the current results of their jobs."""
-    named = row_source(conn, NAMED, {"approval_id": String}, NAMED)
+    named = row_source(bind, NAMED, {"approval_id": String}, NAMED)
     return (
         select(func.count())
         .select_from(approvals.join(jobs, jobs.c.job_id == approvals.c.job_id))

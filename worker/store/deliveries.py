@@ -15,23 +15,28 @@ from sqlalchemy import (
     Boolean,
     ColumnElement,
     Connection,
+    Dialect,
+    Integer,
     String,
+    bindparam,
     case,
     delete,
     exists,
-    literal,
+    false,
     literal_column,
     or_,
     select,
     update,
 )
+from sqlalchemy.sql.dml import ReturningInsert
 
 from worker.domain.delivery import TAMPERED, reverify_delivery
 from worker.domain.errors import Blocked
 from worker.domain.key import TrustSet
 from worker.domain.turn import OUTCOME_UNKNOWN
 from worker.store.coverage import NAMED, current_approvals, named_rows
-from worker.store.engine import clock, json_rows, row_source
+from worker.store.engine import Moment, clock, json_rows, row_source
+from worker.store.prepared import prepared
 from worker.store.schema import OPEN_OR_ACKNOWLEDGED, deliveries, delivery_history, events
 from worker.store.upserts import insert_into
 
@@ -124,37 +129,46 @@ def verify_delivery(stored: Delivery, trust: TrustSet) -> Mapping[str, Any]:
     return document
 
 
-def insert_delivery(conn: Connection, prepared: Prepared, approval_ids: Sequence[str], *, now: float | None) -> bool:
+def insert_delivery(conn: Connection, delivery: Prepared, approval_ids: Sequence[str], *, now: float | None) -> bool:
     """Insert a prepared delivery, pending and due now, where that is allowed; false and nothing written elsewhere.
 
     Needs the event row's lock. The approvals must all stand and be for current results, and no earlier delivery of the
     event be in doubt or of unknown outcome; the event must have no open or acknowledged delivery, and these very bytes
     must not have failed before. The preparer wakes the publisher after its commit, so the row counts as woken.
     """
-    at = clock(conn, now)
-    values: dict[str, Any] = {
-        **{one.name: getattr(prepared, one.name) for one in fields(Prepared)},
-        "status": "pending",
-        "attempts": 0,
+    statement, moment = _insertion(conn, now)
+    parameters = {f"given_{one.name}": getattr(delivery, one.name) for one in fields(Prepared)}
+    parameters |= {NAMED: named_rows(approval_ids), "wanted_approvals": len(approval_ids), **moment}
+    return conn.execute(statement, parameters).one_or_none() is not None
+
+
+@prepared
+def _insertion(bind: Dialect, now: Moment) -> ReturningInsert[Any]:
+    at = clock(bind, now)
+    values: dict[str, ColumnElement[Any]] = {
+        **{one.name: bindparam(f"given_{one.name}", type_=deliveries.c[one.name].type) for one in fields(Prepared)},
+        "status": literal_column("'pending'"),
+        "attempts": literal_column("0"),
         "next_attempt_at": at,
         "created_at": at,
         "updated_at": at,
-        "in_doubt": False,
-        "lookups": 0,
+        "in_doubt": false(),
+        "lookups": literal_column("0"),
         "last_woken_at": at,
     }
-    given = [
-        (literal(value, deliveries.c[name].type) if not isinstance(value, ColumnElement) else value).label(name)
-        for name, value in values.items()
-    ]
     is_unknown = exists().where(
-        deliveries.c.event_id == prepared.event_id,
+        deliveries.c.event_id == values["event_id"],
         or_(deliveries.c.in_doubt.is_(True), deliveries.c.last_error_code == OUTCOME_UNKNOWN),
     )
-    allowed = select(*given).where(current_approvals(conn, at) == len(approval_ids), ~is_unknown)
-    statement = insert_into(conn, deliveries).from_select([*values], allowed).on_conflict_do_nothing()
-    inserted = conn.execute(statement.returning(deliveries.c.delivery_id), {NAMED: named_rows(approval_ids)})
-    return inserted.one_or_none() is not None
+    allowed = select(*(value.label(name) for name, value in values.items())).where(
+        current_approvals(bind, at) == bindparam("wanted_approvals", type_=Integer), ~is_unknown
+    )
+    return (
+        insert_into(bind, deliveries)
+        .from_select([*values], allowed)
+        .on_conflict_do_nothing()
+        .returning(deliveries.c.delivery_id)
+    )
 
 
 def close_unsent(conn: Connection, event_ids: Iterable[str], code: str, *, now: float | None) -> tuple[str, ...]:

@@ -10,7 +10,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Text, and_, case, cast, func, null, select
+from sqlalchemy import (
+    Connection,
+    Dialect,
+    RowMapping,
+    Select,
+    String,
+    Text,
+    and_,
+    bindparam,
+    case,
+    cast,
+    func,
+    null,
+    select,
+)
 
 from worker.domain.canonical import parse_strict, sha256_hex
 from worker.domain.change import ChangeEvent, parse_change
@@ -20,7 +34,8 @@ from worker.domain.key import TrustSet
 from worker.domain.result import check_result, parse_result
 from worker.store.approvals import COLUMNS, StoredApproval, approval_of, choose, stands, verify_approval
 from worker.store.deliveries import is_spoken_for
-from worker.store.engine import clock
+from worker.store.engine import Moment, clock
+from worker.store.prepared import prepared
 from worker.store.schema import approvals, deliveries, events, jobs, plan_jobs, results
 
 EVENT_TAMPERED = "release.event.tampered"
@@ -58,7 +73,8 @@ class EventPlan:
 
 def load_plan(conn: Connection, event_id: str, *, now: float | None, with_texts: bool) -> EventPlan | None:
     """Return an event with its jobs in one statement, or None. Without texts the documents are left out."""
-    rows = conn.execute(_query(conn, event_id, now=now, with_texts=with_texts)).mappings().all()
+    statement, moment = (_with_texts if with_texts else _without_texts)(conn, now)
+    rows = conn.execute(statement, {"event_id": event_id, **moment}).mappings().all()
     if not rows:
         return None
     first = rows[0]
@@ -142,7 +158,17 @@ def choose_approvals(plan: EventPlan, accepted: frozenset[str]) -> list[StoredAp
     return found
 
 
-def _query(conn: Connection, event_id: str, *, now: float | None, with_texts: bool) -> Any:
+@prepared
+def _with_texts(bind: Dialect, now: Moment) -> Select[Any]:
+    return _query(bind, now, with_texts=True)
+
+
+@prepared
+def _without_texts(bind: Dialect, now: Moment) -> Select[Any]:
+    return _query(bind, now, with_texts=False)
+
+
+def _query(bind: Dialect, now: Moment, *, with_texts: bool) -> Select[Any]:
     nothing = cast(null(), Text)
     others = plan_jobs.alias("others")
     first = select(func.min(others.c.job_id)).where(others.c.plan_id == events.c.plan_id).scalar_subquery()
@@ -182,10 +208,10 @@ def _query(conn: Connection, event_id: str, *, now: float | None, with_texts: bo
             and_(
                 approvals.c.job_id == jobs.c.job_id,
                 approvals.c.result_sha256 == jobs.c.current_result_sha256,
-                stands(clock(conn, now)),
+                stands(clock(bind, now)),
             ),
         )
-        .where(events.c.event_id == event_id)
+        .where(events.c.event_id == bindparam("event_id", type_=String))
         .order_by(plan_jobs.c.job_id, approvals.c.expires_at.desc(), approvals.c.approval_id)
     )
 

@@ -9,16 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, exists, select, text
+from sqlalchemy import Connection, Dialect, Float, RowMapping, Select, String, and_, bindparam, exists, select, text
 
 from worker.domain.attempt import LEASED
 from worker.domain.errors import Blocked
 from worker.domain.identifier import is_time
 from worker.domain.turn import APPROVAL_EXPIRED, Promise, Standing
 from worker.store.coverage import NAMED, current_approvals, named_rows
-from worker.store.engine import clock, is_sqlite
+from worker.store.engine import Moment, clock, is_sqlite
 from worker.store.leases import DELIVERIES
-from worker.store.schema import UNSETTLED, deliveries, delivery_permits, events, sources
+from worker.store.permits import has_permit
+from worker.store.prepared import prepared
+from worker.store.schema import UNSETTLED, deliveries, events, sources
 
 OLDER = deliveries.alias("older")
 OLDER_UNSETTLED = text(
@@ -58,30 +60,14 @@ def read_standing(conn: Connection, terms: Terms, *, now: float | None) -> RowMa
 
     Raises `cms.delivery.invalid` for a damaged row, which is left as it is.
     """
-    at = clock(conn, now)
-    older = exists().where(
-        OLDER.c.site_id == deliveries.c.site_id,
-        OLDER.c.source_id == deliveries.c.source_id,
-        OLDER.c.source_sequence < deliveries.c.source_sequence,
-        OLDER_UNSETTLED,
-    )
-    current = current_approvals(conn, at + terms.send_seconds)
-    permit = exists().where(delivery_permits.c.delivery_id == deliveries.c.delivery_id)
-    columns = [column for column in deliveries.c if column.name not in {"payload", "signature"}]
-    statement = (
-        select(
-            *columns,
-            events.c.state.label("event_state"),
-            older.correlate(deliveries).label("is_older_unsettled"),
-            current.label("current_approvals"),
-            permit.correlate(deliveries).label("has_permit"),
-            at.label("now"),
-        )
-        .select_from(deliveries.join(events, events.c.event_id == deliveries.c.event_id))
-        .where(deliveries.c.delivery_id == terms.delivery_id)
-        .with_for_update(of=deliveries)
-    )
-    row = DELIVERIES.check(conn.execute(statement, {NAMED: named_rows(terms.approval_ids)}).mappings().one())
+    statement, moment = _standing(conn, now)
+    parameters = {
+        NAMED: named_rows(terms.approval_ids),
+        "wanted_id": terms.delivery_id,
+        "send_seconds": terms.send_seconds,
+        **moment,
+    }
+    row = DELIVERIES.check(conn.execute(statement, parameters).mappings().one())
     doubt_is_dated = is_time(row["sent_at"]) and is_time(row["doubt_since_at"])
     if (row["in_doubt"] and not doubt_is_dated) or (row["status"] == LEASED and not row["in_doubt"]):
         raise Blocked(DELIVERIES.invalid_code, "a stored delivery is damaged; restore it from a backup")
@@ -103,4 +89,30 @@ def standing_of(row: Mapping[str, Any], terms: Terms) -> Standing:
         is_permitted=not terms.is_guided or bool(row["has_permit"]),
         approvals_code=terms.approvals_code or (None if is_current else APPROVAL_EXPIRED),
         now=row["now"],
+    )
+
+
+@prepared
+def _standing(bind: Dialect, now: Moment) -> Select[Any]:
+    at = clock(bind, now)
+    older = exists().where(
+        OLDER.c.site_id == deliveries.c.site_id,
+        OLDER.c.source_id == deliveries.c.source_id,
+        OLDER.c.source_sequence < deliveries.c.source_sequence,
+        OLDER_UNSETTLED,
+    )
+    current = current_approvals(bind, at + bindparam("send_seconds", type_=Float))
+    columns = [column for column in deliveries.c if column.name not in {"payload", "signature"}]
+    return (
+        select(
+            *columns,
+            events.c.state.label("event_state"),
+            older.correlate(deliveries).label("is_older_unsettled"),
+            current.label("current_approvals"),
+            has_permit(at).label("has_permit"),
+            at.label("now"),
+        )
+        .select_from(deliveries.join(events, events.c.event_id == deliveries.c.event_id))
+        .where(deliveries.c.delivery_id == bindparam("wanted_id", type_=String))
+        .with_for_update(of=deliveries)
     )
