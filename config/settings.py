@@ -193,9 +193,9 @@ class Settings(BaseSettings):
         self.refuse_short_leases(self.evidence_lease_seconds, self.delivery_lease_seconds)
         if self.intake_pause_max_seconds < self.intake_pause_seconds:
             raise ValueError("intake_pause_max_seconds must not be shorter than intake_pause_seconds")
-        if self.visibility_timeout_seconds < 2 * self.intake_wait_seconds + 60:
+        if self.visibility_timeout_seconds < 4 * self.intake_wait_seconds:
             raise ValueError(
-                "visibility_timeout_seconds must be at least 2 * intake_wait_seconds + 60, or Redis hands out a "
+                "visibility_timeout_seconds must be at least 4 * intake_wait_seconds, or Redis hands out a "
                 "submission again while a worker still has it in hand"
             )
         if self.recovery_bound_seconds < self.sweep_interval_seconds:

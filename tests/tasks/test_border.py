@@ -90,7 +90,7 @@ def test_a_drain_ends_the_wait(here: Engine, keyring: Keyring, monkeypatch: pyte
     """A worker that is told to stop hands waiting intake back at once, whatever the pause."""
     monkeypatch.setenv("LOCSEAL_INTAKE_PAUSE_SECONDS", "60")
     monkeypatch.setenv("LOCSEAL_INTAKE_PAUSE_MAX_SECONDS", "60")
-    monkeypatch.setenv("LOCSEAL_INTAKE_WAIT_SECONDS", "400")
+    monkeypatch.setenv("LOCSEAL_INTAKE_WAIT_SECONDS", "200")
     event = change_event()
     signed = signed_submission(keyring, event, results_for(event))
     drop_database(here)

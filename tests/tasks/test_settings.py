@@ -89,7 +89,7 @@ def test_names_of_the_test_suite_are_left_alone(monkeypatch: pytest.MonkeyPatch)
         ({"evidence_lease_seconds": 3601}, "LOCSEAL_EVIDENCE_LEASE_SECONDS"),
         ({"provider_deadline_seconds": 270}, "evidence_lease_seconds must exceed"),
         ({"send_deadline_seconds": 281}, "delivery_lease_seconds must be at least"),
-        ({"intake_wait_seconds": 500}, "visibility_timeout_seconds must be at least 2 * intake_wait_seconds"),
+        ({"intake_wait_seconds": 500}, "visibility_timeout_seconds must be at least 4 * intake_wait_seconds"),
         ({"intake_pause_seconds": 11}, "intake_pause_max_seconds must not be shorter"),
         ({"sweep_interval_seconds": 20}, "recovery_bound_seconds must not be shorter"),
         ({"worker_threads": 12}, "database_pool_size must exceed worker_threads"),

@@ -76,6 +76,8 @@ class Child:
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    command: list[str]
+    settings: dict[str, str] = field(default_factory=dict)
     was_asked: bool = False  # to end
 
     def is_running(self) -> bool:
@@ -140,11 +142,12 @@ class LocalFleet:
 
     def start(self, name: str, command: Sequence[str | Path], *, settings: Mapping[str, str] | None = None) -> Child:
         """Start a program; `settings` are `LOCSEAL_*` values of its own."""
-        extra = {f"LOCSEAL_{key}": value for key, value in (settings or {}).items()}
+        parts, own = [str(part) for part in command], dict(settings or {})
+        extra = {f"LOCSEAL_{key}": value for key, value in own.items()}
         log = self.directory / "logs" / f"{name}.log"
         with log.open("ab") as sink:
             process = subprocess.Popen(
-                [str(part) for part in command],
+                parts,
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
@@ -153,9 +156,15 @@ class LocalFleet:
                 start_new_session=True,
                 preexec_fn=_die_with_parent(),  # noqa: PLW1509 - one system call, prepared before the fork
             )
-        child = Child(name=name, process=process, log=log)
+        child = Child(name=name, process=process, log=log, command=parts, settings=own)
         self.children.append(child)
         return child
+
+    def revive(self) -> list[Child]:
+        """Start again what ended without being asked to, as a supervisor does; return the new children."""
+        ended = [child for child in self.children if not child.is_running() and not child.was_asked]
+        self.children = [child for child in self.children if child not in ended]
+        return [self.start(child.name, child.command, settings=child.settings) for child in ended]
 
     def start_broker(self) -> Child:
         """Start the broker with a password on a private port, wait until it answers, and point the settings at it."""
