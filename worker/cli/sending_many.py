@@ -56,22 +56,27 @@ def send_all(
     found: dict[str, Outcome] = {}
     with database() as engine:
         before = _states(engine, open_texts)
-        until = ticks() + wait_seconds
+        answers = {digest: state for digest, state in before.items() if state.state == ACCEPTED}
         send_at = ticks()
+        until = send_at + wait_seconds
         while True:
-            for digest, state in _states(engine, open_texts).items():
-                # A rejection of an earlier try is no answer to this one.
-                if state.state == ACCEPTED or state != before.get(digest):
-                    found[digest] = Outcome(document_sha256=digest, state=state.state, code=state.code)
-                    del open_texts[digest]
-                    settled()
-            if not open_texts or ticks() >= until:
-                break
-            if ticks() >= send_at:
+            for digest, state in answers.items():
+                found[digest] = Outcome(document_sha256=digest, state=state.state, code=state.code)
+                del open_texts[digest]
+                settled()
+            if open_texts and ticks() >= send_at:
                 for text in open_texts.values():
                     _submit(queue, message, member, text)
                 send_at = ticks() + SEND_AGAIN_SECONDS
-            sleep(LOOK_SECONDS)
+            elif not open_texts or ticks() >= until:
+                break
+            else:
+                sleep(LOOK_SECONDS)
+            # A rejection of an earlier try is no answer to this one.
+            states = _states(engine, open_texts)
+            answers = {
+                one: state for one, state in states.items() if state.state == ACCEPTED or state != before.get(one)
+            }
     return tuple(found.get(digest, Outcome(document_sha256=digest, state=SENT)) for digest in digests)
 
 
