@@ -228,6 +228,15 @@ class Settings(BaseSettings):
         """Return the broker URL with the password of `broker_password_file` put in. A secret: never log it."""
         return _with_password(self.broker_url.get_secret_value(), self.broker_password_file, "BROKER_PASSWORD_FILE")
 
+    def broker_is_open(self) -> bool:
+        """Tell whether anybody on the network could write to the broker: no password, no TLS, not this machine."""
+        for one in self.broker().split(";"):
+            parts = urlsplit(one)
+            is_local = parts.hostname in {None, "localhost", "127.0.0.1", "::1"}
+            if not (is_local or parts.password or parts.scheme == "rediss"):
+                return True
+        return False
+
     def database(self) -> str:
         """Return the database URL with the password put in; SQLite in the state directory where none is set."""
         if self.database_url is None:

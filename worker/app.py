@@ -105,6 +105,9 @@ def _say_what_is_in_force(sender: Any = None, **_: Any) -> None:
         soft_shutdown_seconds=conf.worker_soft_shutdown_timeout,
     )
 
+    if load_settings().broker_is_open():
+        log.warning("broker.open", message="Redis has no password and no TLS: whoever reaches it can send messages")
+
 
 @signals.worker_shutting_down.connect
 def _drain(**_: Any) -> None:

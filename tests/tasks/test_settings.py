@@ -143,3 +143,20 @@ def test_a_setting_is_not_shown_with_its_secret() -> None:
         broker_url=f"redis://:{SECRET}@r/0;redis://:{SECRET}@s/0", database_url=f"postgresql+psycopg://a:{SECRET}@db/x"
     )
     assert SECRET not in repr(found) + str(found) + found.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("url", "is_open"),
+    [
+        ("redis://127.0.0.1:6379/0", False),
+        ("redis://localhost/0", False),
+        ("redis+socket:///run/redis.sock", False),
+        ("redis://redis:6379/0", True),
+        ("redis://:word@redis:6379/0", False),
+        ("rediss://redis:6379/0", False),
+        ("sentinel://:word@one:26379;sentinel://two:26379", True),
+    ],
+)
+def test_a_broker_that_anybody_can_write_to_is_noticed(url: str, is_open: bool) -> None:
+    """A Redis beyond this machine needs a password or TLS; the worker warns where it has neither."""
+    assert load_settings(broker_url=url).broker_is_open() is is_open
