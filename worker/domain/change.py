@@ -52,7 +52,7 @@ class Localization(Document):
     provider: Provider
     software_version: Token
     commercial_profile: Token | None
-    target_locales: Annotated[tuple[Locale, ...], BeforeValidator(_array), Field(min_length=1, max_length=MOST_LOCALES)]
+    target_locales: Annotated[tuple[Locale, ...], Field(min_length=1, max_length=MOST_LOCALES), BeforeValidator(_array)]
 
     @model_validator(mode="after")
     def _check(self) -> Self:

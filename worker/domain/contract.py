@@ -99,7 +99,7 @@ class VerificationDocument(Document):
 
     schema_: Annotated[Literal["locseal.verification.v1"], Field(alias="schema")]
     purpose: Purpose
-    receipt: Receipt
+    receipt: Annotated[str, Field(max_length=LONGEST_RECEIPT)]
     binding: QualityOrHumanBindingDocument | IndependentBindingDocument
 
 

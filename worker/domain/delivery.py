@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 from pydantic import Field
 
-from worker.domain.canonical import canonical_text, hash_of, parse_strict, sha256_hex
+from worker.domain.canonical import MAX_INTEGER, canonical_text, hash_of, parse_strict, sha256_hex
 from worker.domain.document import Document, Hash, Locale, Seconds, Text, Token, parse_document
 from worker.domain.errors import Blocked, Invalid
 from worker.domain.signature import verify_detached
@@ -56,7 +56,7 @@ class Publication(Document):
     plan_id: Token
     source_id: Token
     source_revision: Token
-    source_sequence: Annotated[int, Field(ge=1)]
+    source_sequence: Annotated[int, Field(ge=1, le=MAX_INTEGER)]
     source_sha256: Hash
     localizations: Annotated[list[PublishedLocale], Field(min_length=1, max_length=250)]
     delivery_id: Token

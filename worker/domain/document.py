@@ -98,7 +98,8 @@ Locale = Annotated[
     AfterValidator(_locale),
     Field(json_schema_extra={"minLength": 2, "maxLength": LONGEST_TAG, "description": "canonical BCP 47 tag"}),
 ]
-Seconds = Annotated[float, BeforeValidator(_float), Field(ge=0, allow_inf_nan=False)]
+# The bounds stand before the validator, or the published schema would not know them as those of a number.
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_float)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_json_text)]
 
 

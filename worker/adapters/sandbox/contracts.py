@@ -20,6 +20,7 @@ from worker.adapters.sandbox.ledger import Ledger
 from worker.adapters.verifiers.jws import JwsVerifier
 from worker.domain.canonical import parse_strict, sha256_hex
 from worker.domain.change import Provider
+from worker.domain.contract import EvidenceRequestDocument, VerificationDocument
 from worker.domain.delivery import (
     ACKNOWLEDGEMENT_SCHEMA,
     LOOKUP_ANSWER_SCHEMA,
@@ -29,10 +30,10 @@ from worker.domain.delivery import (
 )
 from worker.domain.document import parse_document
 from worker.domain.errors import Invalid
-from worker.domain.evidence import REQUEST_SCHEMA, request_id_of
-from worker.domain.receipt import PURPOSES, ReceiptBinding, receipt_sha256
+from worker.domain.evidence import request_id_of
+from worker.domain.receipt import ReceiptBinding, receipt_sha256
 from worker.domain.signature import SignedDocument, load_trust, parse_signed, verify_detached
-from worker.domain.verification import ANSWER_SCHEMA, VERIFICATION_SCHEMA
+from worker.domain.verification import ANSWER_SCHEMA
 
 MAX_BODY_BYTES: Final = 256 * 1024 * 1024
 REVIEWER: Final = Provider(id=REVIEWER_ID, model_id="second", model_version="1")
@@ -73,18 +74,17 @@ class Contracts:
             return fault
         body = await body_of(request)
         document = parse_strict(body, max_bytes=MAX_BODY_BYTES, code="request.invalid")
-        if not isinstance(document, dict) or document.get("schema") != REQUEST_SCHEMA:
-            raise Invalid("request.invalid")
-        request_id = str(document.get("request_id"))
+        parse_document(EvidenceRequestDocument, document, area="request")
+        request_id = document["request_id"]
         _check_key(request, request_id, body)
         unbound = ("schema", "request_id", "source_text", "target_text")
         if request_id_of({name: value for name, value in document.items() if name not in unbound}) != request_id:
             raise Invalid("request.id_mismatch")
         for text, digest in (("source_text", "source_sha256"), ("target_text", "target_sha256")):
-            if sha256_hex(str(document.get(text))) != document.get(digest):
+            if sha256_hex(document[text]) != document[digest]:
                 raise Invalid("request.text_mismatch")
         self._controls.by_request[request_id] += 1
-        refused = behaviour.refuse.get(str(document["target_locale"]))
+        refused = behaviour.refuse.get(document["target_locale"])
         if refused is not None:
             return JSONResponse({"code": refused}, status_code=422)
         if self._controls.not_yet(request_id):
@@ -104,14 +104,13 @@ class Contracts:
         behaviour, fault = await admit()
         if fault is not None:
             return fault
-        question = parse_strict(await body_of(request), max_bytes=MAX_BODY_BYTES, code="verification.invalid")
-        if not isinstance(question, dict) or question.keys() != {"schema", "purpose", "receipt", "binding"}:
-            raise Invalid("verification.invalid")
+        body = await body_of(request)
+        question = parse_strict(body, max_bytes=MAX_BODY_BYTES, code="verification.invalid")
+        parse_document(VerificationDocument, question, area="verification")
         purpose, receipt, binding = question["purpose"], question["receipt"], question["binding"]
-        if question["schema"] != VERIFICATION_SCHEMA or purpose not in PURPOSES or not isinstance(binding, dict):
+        if binding["purpose"] != purpose:
             raise Invalid("verification.invalid")
-        if not isinstance(receipt, str) or binding.get("purpose") != purpose:
-            raise Invalid("verification.invalid")
+        _check_key(request, binding["request_id"], body)
         bound = ReceiptBinding(purpose=purpose, document=binding)
         try:
             found = await self._verifier.verify(receipt, bound, deadline_seconds=1.0)
@@ -143,6 +142,8 @@ class Contracts:
         _check_key(request, delivery_id, body)
         if document["site_id"] not in self._sites:
             raise Invalid("delivery.site.unknown")
+        if request.headers.get("locseal-site-id") != document["site_id"]:
+            raise Invalid("delivery.site.mismatch")
         if delivery_id_of(delivery.document) != delivery_id:
             raise Invalid("delivery.id_mismatch")
         self._check_publication(delivery)
@@ -165,9 +166,11 @@ class Contracts:
         behaviour, fault = await admit()
         if fault is not None:
             return fault
-        question = parse_strict(await body_of(request), max_bytes=MAX_BODY_BYTES, code="lookup.invalid")
+        body = await body_of(request)
+        question = parse_strict(body, max_bytes=MAX_BODY_BYTES, code="lookup.invalid")
         asked = parse_document(LookupQuestion, question, area="lookup")
-        site_id = request.headers.get("locseal-site-id", self._sites[0] if len(self._sites) == 1 else "")
+        _check_key(request, asked.delivery_id, body)
+        site_id = request.headers.get("locseal-site-id", "")
         if site_id not in self._sites:
             raise Invalid("lookup.site.unknown")
         answer = {
