@@ -94,6 +94,8 @@ def test_a_lease_that_no_float_can_hold_is_refused(store: EvidenceStore, engine:
         ask(store, now=1e18, lease_seconds=10)
     with refused(engine, "evidence.lease.invalid"):
         ask(store, now=100.0, lease_seconds=1e-300)
+    with refused(engine, "evidence.lease.invalid"):
+        ask(store, now=None, lease_seconds=1e-9)
 
 
 def test_only_a_key_is_claimed(store: EvidenceStore, engine: Engine) -> None:
@@ -346,6 +348,7 @@ ALTERATIONS = [
 ALTERATIONS_POSTGRES = [
     "ALTER TABLE evidence ALTER COLUMN attempts TYPE VARCHAR",
     "ALTER TABLE evidence ALTER COLUMN created_at TYPE NUMERIC",
+    "ALTER TABLE evidence ALTER COLUMN request_id TYPE VARCHAR(80)",
     "ALTER TABLE evidence ALTER COLUMN lease_owner SET NOT NULL",
 ]
 
@@ -429,6 +432,32 @@ def test_a_database_that_cannot_answer_is_unavailable(tmp_path: Path) -> None:
     assert (caught.value.code, caught.value.retryable) == ("database.unavailable", True)
     assert "evidence-1" not in str(caught.value)
     assert list((tmp_path / "state").iterdir()) == []
+
+
+LOSE_SQLITE = ["CREATE TRIGGER lose BEFORE UPDATE ON evidence BEGIN SELECT RAISE(IGNORE); END"]
+LOSE_POSTGRES = [
+    "CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$",
+    "CREATE TRIGGER lose BEFORE UPDATE ON evidence FOR EACH ROW EXECUTE FUNCTION lose()",
+]
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
+def test_an_update_that_meets_no_row_is_a_lost_race(throwaway: Callable[[str], Engine], dialect: str) -> None:
+    """The row count is the answer: a claim is lost and may be repeated, a settle is lost for good."""
+    engine = throwaway(dialect)
+    store = EvidenceStore(engine)
+    claim = claimed(store)
+    waiting = store.claim(key("2"), worker_id="w-1", now=100.0, lease_seconds=10, max_attempts=3)
+    assert waiting is not None
+    store.release(waiting, "worker.drain", not_before=100.0, now=100.0)
+    with engine.begin() as conn:
+        for statement in LOSE_SQLITE if dialect == "sqlite" else LOSE_POSTGRES:
+            conn.execute(text(statement))
+    with refused(engine, "evidence.claim.lost", retryable=True):
+        store.claim(key("2"), worker_id="w-1", now=101.0, lease_seconds=10, max_attempts=3)
+    for settle in settles(store, claim):
+        with refused(engine, "evidence.finish_lost"):
+            settle()
 
 
 # --- at once --------------------------------------------------------------------------------------------------------

@@ -101,14 +101,14 @@ def delivery(engine: Engine) -> Any:
 
 def test_many_successes_are_one_statement_and_each_stands_alone(engine: Engine) -> None:
     """Rows whose lease is lost, over, another's or damaged are not among the returned, and stay as they are."""
-    put_evidence(engine, "a", "b", "stranger", "damaged")
+    put_evidence(engine, "a", "b", "stranger", "namesake", "damaged")
     put_evidence(engine, "over", lease_expires_at=105.0)
     put_evidence(engine, "waiting", status="retry_wait", **FREE)
     with engine.begin() as conn:
         conn.execute(text("UPDATE evidence SET attempts = 9 WHERE request_id = 'damaged'"))
     before = states(engine)
     endings = [ending(name) for name in ("a", "over", "waiting", "damaged", "gone", "b")]
-    endings.append(ending("stranger", token="other"))
+    endings += [ending("stranger", token="other"), ending("namesake", owner="w-2")]
     done = writing(engine, lambda conn: EVIDENCE.succeed(conn, endings, now=105.0))
     assert done == {"a", "b"}
     after = states(engine)
@@ -200,6 +200,12 @@ def test_an_expiry_that_was_read_earlier_changes_no_newer_state(engine: Engine) 
         conn.execute(update(evidence).where(evidence.c.request_id == "renewed").values(lease_token="newer"))
     before = states(engine)
     assert writing(engine, lambda conn: EVIDENCE.expire_rows(conn, stale, now=105.0)) == {}
+    put_evidence(engine, "live")
+    with reading(engine) as conn:
+        live = conn.execute(select(evidence).where(evidence.c.request_id == "live")).mappings().all()
+    assert writing(engine, lambda conn: EVIDENCE.expire_rows(conn, live, now=109.0)) == {}
+    with engine.begin() as conn:
+        conn.execute(text("DELETE FROM evidence WHERE request_id = 'live'"))
     assert states(engine) == before
     assert setbacks_of(engine, "done") == []
 

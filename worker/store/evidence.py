@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from sqlalchemy import Connection, Engine, inspect, select
-from sqlalchemy.types import TypeEngine
+from sqlalchemy import Connection, Engine, select, text
 
 from worker.domain.attempt import (
     require_attempts_bound,
@@ -20,7 +19,7 @@ from worker.domain.attempt import (
 from worker.domain.errors import Blocked, Invalid, is_error_code
 from worker.domain.evidence import EvidenceClaim, EvidenceKey, EvidenceStatus
 from worker.domain.identifier import require_hash, require_time, require_token
-from worker.store.engine import reading, writing
+from worker.store.engine import is_sqlite, reading, writing
 from worker.store.evidence_claims import BINDING, check_lease, claim_row, has_succeeded, mark_approved
 from worker.store.leases import EVIDENCE
 from worker.store.schema import evidence
@@ -36,6 +35,13 @@ STATUS_COLUMNS: Final = (
     "lease_expires_at",
     "last_error_code",
 )
+
+# (name, kind, whether NOT NULL) of the evidence columns as they are.
+COLUMNS_OF_SQLITE: Final = """SELECT name, type, "notnull" FROM pragma_table_info('evidence')"""
+COLUMNS_OF_POSTGRES: Final = """
+SELECT attname, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute
+WHERE attrelid = to_regclass('evidence') AND attnum > 0 AND NOT attisdropped
+"""
 
 
 class EvidenceStore:
@@ -58,8 +64,6 @@ class EvidenceStore:
         moment = _optional_time(now)
         seconds = require_lease_seconds(lease_seconds)
         bound = require_attempts_bound(max_attempts)
-        if moment is not None and not moment < moment + seconds:
-            raise Invalid("evidence.lease.invalid", "at that time a float cannot hold so short a lease")
         self._require_schema()
 
         def work(conn: Connection) -> EvidenceClaim | Blocked | None:
@@ -169,15 +173,10 @@ class EvidenceStore:
         """Refuse a database whose evidence columns are not ours; a database once found right is not asked again."""
         if self._is_schema_known:
             return
+        query = COLUMNS_OF_SQLITE if is_sqlite(self._engine) else COLUMNS_OF_POSTGRES
         with reading(self._engine) as conn:
-            inspector = inspect(conn)
-            found = (
-                {one["name"]: (_kind(one["type"]), one["nullable"]) for one in inspector.get_columns(evidence.name)}
-                if inspector.has_table(evidence.name)
-                else {}
-            )
-        expected = {column.name: (_kind(column.type), column.nullable) for column in evidence.columns}
-        if found != expected:
+            found = {name: (kind.lower(), bool(required)) for name, kind, required in conn.execute(text(query))}
+        if found != _expected_columns(is_sqlite(self._engine)):
             raise Blocked("evidence.state.schema_altered", "the evidence columns are not ours; run locseal db upgrade")
         self._is_schema_known = True
 
@@ -229,9 +228,8 @@ def _ending(
     )
 
 
-def _kind(of: TypeEngine[object]) -> type:
-    """Return what Python makes of a column: databases name the same type differently."""
-    try:
-        return of.python_type
-    except NotImplementedError:
-        return object
+def _expected_columns(of_sqlite: bool) -> dict[str, tuple[str, bool]]:
+    kinds = {str(column.type): str(column.type).lower() for column in evidence.columns}
+    if not of_sqlite:
+        kinds |= {"VARCHAR": "character varying", "FLOAT": "double precision"}
+    return {column.name: (kinds[str(column.type)], not column.nullable) for column in evidence.columns}

@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy import Connection, RowMapping, select, update
 
 from worker.domain.attempt import FAILED, LEASED, PENDING, SUCCEEDED
-from worker.domain.errors import Blocked
+from worker.domain.errors import Blocked, Invalid
 from worker.domain.evidence import EvidenceClaim, EvidenceKey
 from worker.store.engine import read_clock
 from worker.store.leases import EVIDENCE, LEASE_CLEARED
@@ -39,6 +39,8 @@ def claim_row(
     if row["max_attempts"] != max_attempts:
         raise Blocked("evidence.state.attempt_policy_changed", "a row keeps the bound on attempts it was made with")
     at = read_clock(conn, now)  # after the wait for the row's lock
+    if not at < at + lease_seconds:
+        raise Invalid("evidence.lease.invalid", "at that time a float cannot hold so short a lease")
     if row["status"] == LEASED and row["lease_expires_at"] <= at:
         EVIDENCE.expire_rows(conn, [row], now=at)
         row = EVIDENCE.lock(conn, key.request_id)
