@@ -15,7 +15,7 @@ _settings = _load_settings()
 _url = _settings.broker()
 
 # --- the tasks ------------------------------------------------------------------------------------------------------
-include = ("tasks.intake", "tasks.evidence", "tasks.delivery", "tasks.sweep")
+include = ("tasks.intake", "tasks.evidence", "tasks.delivery", "tasks.runs", "tasks.sweep")
 
 # --- the wire: JSON only, by name, one queue for each kind of work ----------------------------------------------------
 accept_content = ["json"]

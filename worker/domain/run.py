@@ -211,6 +211,12 @@ def check_reconcile(step_id: object, request_id: object, outcome: object, confir
     check_resume(request_id)
 
 
+def step_of_attempt(record: Json, attempt_id: str) -> str | None:
+    """Return the step that an attempt id claimed, or None where it was never used."""
+    known = _attempt(record, fingerprint(attempt_id))
+    return None if known is None else str(known["step_id"])
+
+
 def is_mutating(record: Json, step_id: object) -> bool:
     """Tell whether the plan says that a step changes something outside."""
     return any(step["id"] == step_id and step["mutating"] for step in record["immutable"]["plan"]["dry_run_steps"])
@@ -270,12 +276,8 @@ def _attempt(record: Json, mark: str) -> Json | None:
 
 def _request(request_id: object, operation: str, step_id: str | None, parameter: str | None) -> Json:
     check_resume(request_id)
-    return {
-        "fingerprint": fingerprint(str(request_id)),
-        "operation": operation,
-        "step_id": step_id,
-        "parameter": parameter,
-    }
+    mark = fingerprint(str(request_id))
+    return {"fingerprint": mark, "operation": operation, "step_id": step_id, "parameter": parameter}
 
 
 def _is_replay(record: Json, request: Json) -> bool:

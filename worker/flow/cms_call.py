@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from worker.domain.delivery import CmsAnswer, Lookup
@@ -47,14 +49,23 @@ def terms_for(services: Services, stored: StoredPublication) -> Terms:
 
 def ask_cms(services: Services, delivery: Delivery) -> Reply:
     """Ask what became of a delivery, with a fresh nonce. Never raises for what the other side does."""
-    lookup = Lookup(
-        delivery_id=delivery.delivery_id,
-        payload_sha256=delivery.payload_sha256,
-        nonce=secrets.token_hex(32),
-    )
-    cms = services.cms(delivery.site_id)
-    answer = services.calls.start(cms.look_up(lookup, deadline_seconds=services.deadlines.lookup_seconds)).result()
-    return Reply(answer=answer, word=word_of(answer, lookup.nonce, services.keys.trust(ACKNOWLEDGEMENT)))
+    return ask_about(services, [delivery])[0]
+
+
+def ask_about(services: Services, deliveries: Sequence[Delivery]) -> list[Reply]:
+    """Ask what became of several deliveries at once, each with a nonce of its own; return the replies in order."""
+    asked: list[tuple[Lookup, Future[CmsAnswer]]] = []
+    for delivery in deliveries:
+        lookup = Lookup(
+            delivery_id=delivery.delivery_id,
+            payload_sha256=delivery.payload_sha256,
+            nonce=secrets.token_hex(32),
+        )
+        asking = services.cms(delivery.site_id).look_up(lookup, deadline_seconds=services.deadlines.lookup_seconds)
+        asked.append((lookup, services.calls.start(asking)))
+    trust = services.keys.trust(ACKNOWLEDGEMENT)
+    answers = [(lookup, call.result()) for lookup, call in asked]
+    return [Reply(answer=answer, word=word_of(answer, lookup.nonce, trust)) for lookup, answer in answers]
 
 
 def send_to_cms(services: Services, stored: StoredPublication, *, began: float) -> Reply:

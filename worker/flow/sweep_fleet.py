@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from worker.domain.messages import DELIVERY_PREPARE, DELIVERY_PUBLISH, EVIDENCE_COLLECT
+from worker.flow.running.waking import wake_visits
 from worker.flow.services import Services
 from worker.store.due import stamp_due_deliveries, stamp_due_evidence, stamp_ready_events, take_turn_to_sweep
 from worker.store.engine import writing
 from worker.store.leases import DELIVERIES, EVIDENCE
 from worker.store.revisions import close_ended
+from worker.store.run_commands import RUN_COMMANDS
 
 MOST_WAKES = 200
 MOST_EXPIRED = 1000  # leases of each kind that one sweep takes away
@@ -25,6 +27,7 @@ class Swept:
     is_turn: bool
     expired_evidence: int = 0
     expired_deliveries: int = 0
+    visits: tuple[str, ...] = ()  # run ids
     prepares: tuple[str, ...] = ()
     publishes: tuple[str, ...] = ()
     collects: tuple[str, ...] = ()
@@ -40,7 +43,7 @@ def sweep_fleet(
     """Expire leases, then wake what is ready or due and was not woken within the recovery bound.
 
     `room` is how many messages the queues still have room for; at most 200 wakes are sent, none where it is 0 or less.
-    Ready events and due deliveries take at most a third each, evidence the rest. Executes nothing itself. Raises
+    Steps of runs, ready events and due deliveries take at most a third each, evidence the rest. Executes nothing itself. Raises
     `Unavailable`. Safe to run twice at once: one of the two finds the interval's turn taken and returns.
     """
     engine, now = services.engine, services.now()
@@ -51,6 +54,7 @@ def sweep_fleet(
     def expire(conn: Connection) -> tuple[int, int]:
         evidence = EVIDENCE.expire(conn, now=now, most=MOST_EXPIRED)
         close_ended(conn, evidence, now=now)  # of events that ended while the row was leased
+        RUN_COMMANDS.expire(conn, now=now, most=MOST_EXPIRED)
         return len(evidence), len(DELIVERIES.expire(conn, now=now, most=MOST_EXPIRED))
 
     expired_evidence, expired_deliveries = writing(engine, expire)
@@ -76,6 +80,8 @@ def sweep_fleet(
             now=now,
         )
 
+    visits = wake_visits(services, third if room > 0 else 0, recovery_seconds)
+    room -= len(visits)
     prepares = _wake(services, DELIVERY_PREPARE, ready, room)
     most = min(third, room - len(prepares))
     publishes = _wake(services, DELIVERY_PUBLISH, deliver, most)
@@ -89,6 +95,7 @@ def sweep_fleet(
         is_turn=True,
         expired_evidence=expired_evidence,
         expired_deliveries=expired_deliveries,
+        visits=visits,
         prepares=prepares,
         publishes=publishes,
         collects=collects,

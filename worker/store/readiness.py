@@ -43,6 +43,14 @@ def is_ready(conn: Connection, accepted: FromClause, *, now: float | None) -> Co
 
     `accepted` is a source of (site_id, policy_sha256), such as `accepted_source`; whoever executes binds `ACCEPTED`.
     """
+    spoken_for = exists().where(
+        deliveries.c.event_id == events.c.event_id, text(OPEN_OR_ACKNOWLEDGED.replace("status", "deliveries.status"))
+    )
+    return and_(events.c.state == "open", is_approved(conn, accepted, now=now), ~spoken_for.correlate(events))
+
+
+def is_approved(conn: Connection, accepted: FromClause, *, now: float | None) -> ColumnElement[bool]:
+    """Return the condition on `events` that every job of an event's plan has a current approval; as in `is_ready`."""
     current = exists().where(
         jobs.c.job_id == plan_jobs.c.job_id,
         approvals.c.job_id == jobs.c.job_id,
@@ -52,16 +60,8 @@ def is_ready(conn: Connection, accepted: FromClause, *, now: float | None) -> Co
         stands(clock(conn, now)),
     )
     lacking = exists().where(plan_jobs.c.plan_id == events.c.plan_id, ~current.correlate(plan_jobs))
-    spoken_for = exists().where(
-        deliveries.c.event_id == events.c.event_id, text(OPEN_OR_ACKNOWLEDGED.replace("status", "deliveries.status"))
-    )
     planned = exists().where(plan_jobs.c.plan_id == events.c.plan_id)
-    return and_(
-        events.c.state == "open",
-        planned.correlate(events),
-        ~lacking.correlate(events),
-        ~spoken_for.correlate(events),
-    )
+    return and_(planned.correlate(events), ~lacking.correlate(events))
 
 
 def accepted_source(conn: Connection) -> FromClause:

@@ -25,6 +25,17 @@ def accepted_event(conn: Connection, document_sha256: str) -> str | None:
     return found
 
 
+def release_bodies(conn: Connection, event_id: str, *, most: int) -> tuple[tuple[str, float], ...]:
+    """Return the accepted submissions about an event, byte for byte, each with when it was accepted, oldest first."""
+    rows = conn.execute(
+        select(submissions.c.body, submissions.c.accepted_at)
+        .where(submissions.c.event_id == event_id, submissions.c.kind == RELEASE)
+        .order_by(submissions.c.accepted_at, submissions.c.document_sha256)
+        .limit(most)
+    )
+    return tuple((row.body, row.accepted_at) for row in rows)
+
+
 def insert_submission(
     conn: Connection,
     *,
