@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from babel.messages.pofile import read_po as babel_po
 
 from worker.adapters.catalogues.files import read_bounded, read_locale, read_source
 from worker.adapters.catalogues.keyvalue import read_keyvalue
@@ -205,6 +206,31 @@ def test_all_27_real_files() -> None:
         ("ro-RO", "untranslated"): 19,
         ("sl-SI", "untranslated"): 25,
     }
+
+
+def test_the_real_files_say_what_another_reader_reads() -> None:
+    """Babel's reader, which shares no line with ours, finds the same texts."""
+    for path in sorted(ADMIN.glob("*.po")):
+        with path.open("rb") as opened:
+            other = {
+                (one.context, one.id): one.string
+                for one in babel_po(opened)
+                if one.id and isinstance(one.id, str) and one.string and not one.fuzzy
+            }
+        file = po(path.read_bytes(), locale=path.stem)
+        ours = {one.key: (one.source, one.target) for one in file.entries if one.key[:9] != "po-plural" and one.target}
+        assert ours == {
+            hashed_key("po-", context, name, None): (name, text) for (context, name), text in other.items()
+        }, path.stem
+
+
+def test_a_text_in_very_many_pieces_is_read_in_one_go() -> None:
+    """A million continuation lines cost a pass, not a copy of the whole text each; more lines than that are refused."""
+    pieces = '"x"\n' * 1_000_000
+    (entry,) = po(f'msgid "a"\nmsgstr ""\n{pieces}').entries
+    assert entry.target == "x" * 1_000_000
+    assert refused(po, "\n" * 2_000_001) == ("import.po.invalid", "f")
+    assert refused(xliff, one("<x/>" * 2_000_000)) == ("import.xliff.invalid", "f")
 
 
 # --- key/value JSON -------------------------------------------------------------------------------------------------

@@ -270,6 +270,7 @@ def test_a_form_that_no_number_reaches_is_not_lost() -> None:
         "nplurals=2; plural=" + "(" * 999 + ";",
         "nplurals=2; plural=" + "1+" * 900 + "1;",
         "nplurals=2; plural=(n",
+        "nplurals=2; plural=1" + " " * 2000,
     ],
 )
 def test_what_is_no_formula_is_not_run(header: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from worker.cli import output
@@ -35,11 +36,19 @@ class Report:
     outcomes: tuple[Outcome, ...] = ()
     is_dry_run: bool = False
 
-    @property
+    @cached_property
     def left_out(self) -> tuple[LeftOut, ...]:
         """Return every gap and stray, by key, then locale."""
         found = (*self.catalogue.gaps, *self.catalogue.strays)
         return tuple(sorted(found, key=lambda one: (one.key, one.locale or "", one.reason)))
+
+    @cached_property
+    def _gaps(self) -> dict[str | None, Counter[str]]:
+        """Return how many gaps and strays of each reason a locale has."""
+        counted: dict[str | None, Counter[str]] = {}
+        for one in self.left_out:
+            counted.setdefault(one.locale, Counter())[one.reason] += 1
+        return counted
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON: without any text."""
@@ -78,7 +87,7 @@ class Report:
 
     def _locale(self, place: int) -> dict[str, Any]:
         file = self.manifest.locales[place]
-        gaps = Counter(one.reason for one in self.left_out if one.locale == file.locale)
+        gaps = self._gaps.get(file.locale, Counter())
         complete = sum(file.locale in unit.targets for unit in self.catalogue.units)
         return {
             "locale": file.locale,

@@ -16,6 +16,7 @@ from typing import Final
 from worker.domain.checks.plurals import CATEGORIES, PluralRules
 
 ARGUMENT: Final = "n"
+LONGEST_HEADER: Final = 2000
 MOST_EXPLICIT: Final = 4  # numbers that may be named one by one where a formula differs from CLDR
 SOURCE_SELECTORS: Final[Mapping[str, int]] = {"one": 0, "other": 1}  # msgid and msgid_plural
 EVERYDAY: Final = 1000  # a category without a number up to here is no matter of everyday texts
@@ -33,6 +34,8 @@ class PluralForms:
 
 def parse_plural_forms(header: str) -> PluralForms | None:
     """Return the meaning of a `Plural-Forms` header, or None where it has none."""
+    if len(header) > LONGEST_HEADER:  # the pattern is not meant for megabytes
+        return None
     found = _HEADER.fullmatch(header)
     if found is None or not 1 <= int(found[1]) <= len(CATEGORIES):
         return None

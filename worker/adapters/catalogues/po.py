@@ -18,6 +18,7 @@ from worker.domain.catalogue import CatalogueFile, Entry, Reason, hashed_key
 from worker.domain.checks.plurals import PluralRules, plural_rules
 from worker.domain.plural import SOURCE_SELECTORS, PluralForms, parse_plural_forms, plural_text, selectors
 
+MOST_LINES: Final = 2_000_000
 _STRING: Final = r'"(?P<text>(?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[\\"ntrvbf])*+)"'
 _KEYWORD: Final = re.compile(rf"(?P<word>msgctxt|msgid_plural|msgid|msgstr(?:\[\d\])?)\s+{_STRING}")
 _MORE: Final = re.compile(_STRING)
@@ -65,7 +66,10 @@ class _Plurals:
 
 def read_po(data: bytes, reading: Reading) -> CatalogueFile:
     """Return the entries of a PO file (or template); refuse with `import.po.…` and the line."""
-    lines, starts = _checked(reading.text(data).split("\n"), reading)
+    text = reading.text(data)
+    if text.count("\n") > MOST_LINES:
+        raise reading.refusal("invalid", f"the file has more than {MOST_LINES} lines")
+    lines, starts = _checked(text.split("\n"), reading)
     headers = [start for start in starts if start.is_empty and not start.is_obsolete]
     for start in headers:
         if start.has_context:
@@ -92,42 +96,51 @@ def read_po(data: bytes, reading: Reading) -> CatalogueFile:
 
 
 def _checked(lines: Sequence[str], reading: Reading) -> tuple[list[str], list[_Start]]:
-    """Return the lines without comments, and where entries begin; refuse every line that is not exactly PO."""
+    """Return the lines without comments, and where entries begin; refuse every line that is not exactly PO.
+
+    A continued string is joined on its first line, since `polib` would copy all of it for each line that it goes on.
+    """
     kept: list[str] = []
+    strings: dict[int, list[str]] = {}  # by the place of its first line in `kept`
     starts: list[_Start] = []
     last: str | None = None
-    context = False
+    has_context = False
     number = 0
     for number, raw in enumerate(lines, start=1):
         line = raw.strip(" \t\r\x0c")
         is_obsolete = line.startswith("#~") and not line.startswith("#~|")
         line = line[2:].lstrip() if is_obsolete else line
+        kept.append("")
         if line.startswith("#") or line == "":
-            is_flags = line.startswith(("#,", "#="))
-            kept.append(f"#, {line[2:]}" if is_flags and line[2:].strip() else "")
-            if kept[-1] and last is not None and not last.startswith("msgstr"):
-                raise reading.refusal("invalid", "flags stand inside an entry", number)
+            if line.startswith(("#,", "#=")) and line[2:].strip():
+                if last is not None and not last.startswith("msgstr"):
+                    raise reading.refusal("invalid", "flags stand inside an entry", number)
+                kept[-1] = f"#, {line[2:]}"
             continue
-        found = _KEYWORD.fullmatch(line)
-        more = None if found is not None else _MORE.fullmatch(line)
-        if found is None and (more is None or last is None):
+        if (found := _KEYWORD.fullmatch(line)) is not None:
+            last = _following(last, found["word"], reading, number)
+            if last == "msgid":
+                starts.append(_Start(number, has_context, is_obsolete))
+            has_context = last == "msgctxt"
+            kept[-1] = f"{'#~ ' if is_obsolete else ''}{last} "
+            strings[number - 1] = [found["text"]]
+        elif last is not None and (found := _MORE.fullmatch(line)) is not None:
+            strings[next(reversed(strings))].append(found["text"])
+        else:
             raise reading.refusal("invalid", "this is no line of a PO file", number)
-        if found is not None:
-            word = found["word"]
-            if not _may_follow(last, word):
-                raise reading.refusal("invalid", "this keyword does not belong here", number)
-            context = word == "msgctxt" or (context and word == "msgid")
-            if word == "msgid":
-                starts.append(_Start(number, context, is_obsolete))
-                context = False
-            last = word
-        string = found or more
-        if string is not None and string["text"] and last == "msgid":
+        if last == "msgid" and found["text"]:
             starts[-1].is_empty = False
-        kept.append(f"#~ {line}" if is_obsolete else line)
     if last is not None and not last.startswith("msgstr"):
         raise reading.refusal("invalid", "the last entry has no msgstr", number)
+    for place, parts in strings.items():
+        kept[place] += f'"{"".join(parts)}"'
     return kept, starts
+
+
+def _following(last: str | None, word: str, reading: Reading, number: int) -> str:
+    if not _may_follow(last, word):
+        raise reading.refusal("invalid", "this keyword does not belong here", number)
+    return word
 
 
 def _may_follow(last: str | None, word: str) -> bool:

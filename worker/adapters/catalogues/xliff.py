@@ -20,6 +20,7 @@ ONE: Final = "urn:oasis:names:tc:xliff:document:1.2"
 TWO: Final = ("urn:oasis:names:tc:xliff:document:2.0", "urn:oasis:names:tc:xliff:document:2.2")
 FINISHED_ONE: Final = frozenset({"translated", "signed-off", "final"})
 FINISHED_TWO: Final = frozenset({"translated", "reviewed", "final"})
+MOST_TAGS: Final = 2_000_000  # a tree of them takes a few hundred megabytes
 PLURAL_GROUP: Final = "x-gettext-plurals"
 _PROLOG: Final = re.compile(r"(?:\s++|<\?(?:(?!\?>).)*+\?>|<!--(?:(?!-->).)*+-->)*+<!DOCTYPE", re.DOTALL)
 _DECLARED: Final = re.compile(r"<\?xml[^>]*?encoding\s*=\s*[\"']([^\"']+)[\"']")
@@ -59,6 +60,8 @@ def read_xliff(data: bytes, reading: Reading) -> CatalogueFile:
 
 
 def _parsed(text: str, reading: Reading) -> Element:
+    if text.count("<") > MOST_TAGS:
+        raise reading.refusal("invalid", f"the file has more than {MOST_TAGS} tags")
     if _PROLOG.match(text):
         raise reading.refusal("doctype", "the file has a document type; XLIFF needs none, and it is not read")
     declared = _DECLARED.match(text)
