@@ -94,8 +94,10 @@ def _take(pattern: re.Pattern[str], text: str) -> tuple[list[str], str]:
 def _trimmed(address: str) -> str:
     """Cut off the punctuation of the sentence around an address."""
     address = address.rstrip(_ENDS)
-    while address.endswith(")") and address.count("(") < address.count(")"):
+    surplus = address.count(")") - address.count("(")
+    while surplus > 0 and address.endswith(")"):
         address = address[:-1].rstrip(_ENDS)
+        surplus -= 1
     return address
 
 

@@ -54,7 +54,7 @@ def brackets_close(prose: str) -> bool:
 
 def quotes_close(prose: str, locale: str = "") -> bool:
     """Tell whether every quotation mark has a partner of its style. Written from the right, `”x“` looks as it should."""
-    pairs = {**_QUOTES, "”": "”“", "“": "”“"} if locale.split("-")[0] in _FROM_THE_RIGHT else _QUOTES
+    pairs = {**_QUOTES, "”": "”“", "“": "”“"} if locale.split("-", maxsplit=1)[0] in _FROM_THE_RIGHT else _QUOTES
     opened: list[str] = []
     for mark in _QUOTE_MARKS.findall(_NO_QUOTE.sub("", prose)):
         if opened and mark in pairs[opened[-1]]:

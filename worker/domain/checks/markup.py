@@ -36,10 +36,58 @@ _TRANSLATED: Final = frozenset(
     ]
 )
 _LINKS: Final = frozenset({"href", "src", "action", "formaction", "poster", "cite", "srcset", "data"})
-_INLINE: Final = frozenset("a abbr b cite code em i kbd label mark q s small span strong u var".split())
-_PREFIXING: Final = frozenset("ar ckb de fa he mt nl ur".split())
+_INLINE: Final = frozenset(
+    [
+        "a",
+        "abbr",
+        "b",
+        "cite",
+        "code",
+        "em",
+        "i",
+        "kbd",
+        "label",
+        "mark",
+        "q",
+        "s",
+        "small",
+        "span",
+        "strong",
+        "u",
+        "var",
+    ]
+)
+_PREFIXING: Final = frozenset(["ar", "ckb", "de", "fa", "he", "mt", "nl", "ur"])
 _SUFFIXING: Final = frozenset(
-    "az bn de et eu fi hi hu hy ka kk kn ko ky lt lv ml mn mr nl ta te tk tr ug ur uz".split()
+    [
+        "az",
+        "bn",
+        "de",
+        "et",
+        "eu",
+        "fi",
+        "hi",
+        "hu",
+        "hy",
+        "ka",
+        "kk",
+        "kn",
+        "ko",
+        "ky",
+        "lt",
+        "lv",
+        "ml",
+        "mn",
+        "mr",
+        "nl",
+        "ta",
+        "te",
+        "tk",
+        "tr",
+        "ug",
+        "ur",
+        "uz",
+    ]
 )
 _UNSAFE: Final = re.compile(r"\s{0,20}(?:javascript|vbscript|data)\s{0,20}:", re.IGNORECASE)
 _EVENT: Final = re.compile(r"on[a-z]{3,40}")

@@ -10,7 +10,7 @@ from typing import Final
 from worker.domain.checks.pair import Pair
 
 _GROUPED: Final = re.compile(
-    r"(?<![\d.,])\d{1,3}+(?:[.,٬'’\u00a0\u2009\u202f ]\d{2,3})*+[.,٬'’\u00a0\u2009\u202f ]\d{3}(?!\d)"
+    r"(?<![\d.,])\d{1,3}(?:[.,٬'’\u00a0\u2009\u202f ]\d{2,3}){0,6}[.,٬'’\u00a0\u2009\u202f ]\d{3}(?!\d)"
 )
 _SEPARATORS: Final = re.compile(r"\D")
 _DIGITS: Final = re.compile(r"\d++")

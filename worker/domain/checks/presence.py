@@ -42,8 +42,8 @@ def check_untranslated(pair: Pair) -> Iterator[str]:
     if before == after and _is_long(before, _LONG_WORDS):
         yield "text.untranslated"
         return
-    lines = {_squeezed(line) for line in pair.before.prose.splitlines()}
-    if any(line in lines and _is_long(line, _LINE_WORDS) for line in map(_squeezed, pair.after.prose.splitlines())):
+    lines = set(_lines(pair.before.prose))
+    if any(line in lines and _is_long(line, _LINE_WORDS) for line in _lines(pair.after.prose)):
         yield "text.partly_untranslated"
 
 
@@ -79,6 +79,10 @@ def width(text: str) -> int:
 
 def _shows(parts: Anatomy) -> bool:
     return bool(parts.placeholders or parts.urls or parts.emails or parts.code) or is_visible(parts.prose)
+
+
+def _lines(prose: str) -> Iterator[str]:
+    return (_squeezed(line) for line in prose.splitlines() if len(line) >= _LONG_LETTERS)
 
 
 def _squeezed(text: str) -> str:

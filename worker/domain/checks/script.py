@@ -65,9 +65,9 @@ def check_script(pair: Pair) -> Iterator[str]:
         return
     wrong = mixed = False
     total: Counter[bool] = Counter()
-    for line in pair.after.prose.splitlines():
+    for words in filter(None, map(_WORD.findall, pair.after.prose.splitlines())):
         here: Counter[bool] = Counter()
-        for word in _WORD.findall(line):
+        for word in words:
             scripts = _scripts(word, known)
             mixed = mixed or len(_LOOKALIKES & scripts.keys()) > 1
             for name, count in scripts.items():
