@@ -490,7 +490,9 @@ def test_an_unusable_secret_sends_nothing(content: bytes | None, tmp_path: Path)
     assert server.connections == 0
 
 
-@pytest.mark.parametrize("name", ["Host", "content-type", "Content-Length", "Idempotency-Key", "Transfer-Encoding"])
+@pytest.mark.parametrize(
+    "name", ["Host", "content-type", "Content-Length", "Idempotency-Key", "Locseal-Site-Id", "Transfer-Encoding"]
+)
 def test_credentials_cannot_replace_a_protocol_header(name: str, tmp_path: Path) -> None:
     """A configured header name that carries the protocol is refused, in any case; so is one that is no name."""
     for wrong in (name, name.upper(), name + "\r\nHost", name + ":", ""):

@@ -51,7 +51,7 @@ NAMED = (
 PATHS = ("/provider", "/verifier", "/cms/deliveries", "/cms/lookups")
 LOCALES = ("de", "en-GB", "fr-CA", "sr-Latn", "zh-Hant-TW")
 KEYS = Keyring()
-EXAMPLES_EACH = 12
+EXAMPLES_EACH = 8
 
 
 @pytest.fixture(scope="module")

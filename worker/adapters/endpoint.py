@@ -20,8 +20,9 @@ _HEADER_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 PROTOCOL_HEADERS: Final = frozenset(
     {
         "accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "cookie",
-        "date", "expect", "forwarded", "host", "idempotency-key", "keep-alive", "origin", "proxy-authorization",
-        "proxy-connection", "range", "te", "trailer", "transfer-encoding", "upgrade", "user-agent", "via",
+        "date", "expect", "forwarded", "host", "idempotency-key", "keep-alive", "locseal-site-id", "origin",
+        "proxy-authorization", "proxy-connection", "range", "te", "trailer", "transfer-encoding", "upgrade",
+        "user-agent", "via",
     }
 )  # fmt: skip
 
