@@ -182,6 +182,8 @@ evidence = Table(
     *lease_columns(),
     Column("site_id", String),  # fair share; null on rows that only the store's own surface made
     Column("provider", String),  # the review route of the site's policy; null likewise
+    Column("awaited_since_at", Float),  # when a provider first said "accepted, not yet"
+    Column("renewed_at", Float),  # the row asks again: only an approval given since then answers it
     Column("last_woken_at", Float),
     UniqueConstraint(
         "event_id", "plan_id", "job_id", "result_sha256", "evidence_revision", name="evidence_binding_once"
@@ -213,6 +215,15 @@ evidence = Table(
         postgresql_where=text(LEASED),
         sqlite_where=text(LEASED),
     ),
+)
+
+pushed_responses = Table(
+    "pushed_responses",  # the inbox: finished reviews that a provider handed in; the newest is used at the next claim
+    metadata,
+    Column("document_sha256", String, primary_key=True),  # its signed bytes are in `submissions`
+    Column("request_id", String, nullable=False),
+    Column("received_at", Float, nullable=False),
+    Index("pushed_responses_by_request", "request_id", "received_at"),
 )
 
 evidence_history = Table(
@@ -268,6 +279,7 @@ approvals = Table(
     Column("expires_at", Float, nullable=False),
     Column("revoked_at", Float),
     Column("revoked_reason", String),
+    Column("revoked_by", String),
     Column("document", Text, nullable=False),  # canonical approval
     Column("signature", Text, nullable=False),
     Column("kid", String, nullable=False),
@@ -307,6 +319,7 @@ deliveries = Table(
     Column("doubt_since_at", Float),  # when the present doubt began
     Column("lookups", Integer, nullable=False),
     Column("acknowledged_at", Float),
+    Column("renewal_asked_at", Float),  # an operator had its approvals renewed: a successor takes its place, unsent
     Column("last_woken_at", Float),
     Index(
         "deliveries_one_per_event",
@@ -419,6 +432,16 @@ run_commands = Table(
         postgresql_where=text(LEASED),
         sqlite_where=text(LEASED),
     ),
+)
+
+operator_requests = Table(
+    "operator_requests",  # commands of operators that must take effect once, however often they are sent
+    metadata,
+    Column("request_id", String, primary_key=True),
+    Column("command", String, nullable=False),
+    Column("arguments_sha256", String, nullable=False),
+    Column("answer", Text, nullable=False),  # what the first one was told, as JSON
+    Column("requested_at", Float, nullable=False),
 )
 
 installation = Table(

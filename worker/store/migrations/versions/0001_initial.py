@@ -77,7 +77,7 @@ CREATE TABLE evidence (
     attempts INTEGER NOT NULL, max_attempts INTEGER NOT NULL, next_attempt_at FLOAT NOT NULL,
     lease_owner VARCHAR, lease_token VARCHAR, lease_expires_at FLOAT, last_error_code VARCHAR,
     created_at FLOAT NOT NULL, updated_at FLOAT NOT NULL, site_id VARCHAR, provider VARCHAR,
-    last_woken_at FLOAT, PRIMARY KEY (request_id),
+    awaited_since_at FLOAT, renewed_at FLOAT, last_woken_at FLOAT, PRIMARY KEY (request_id),
     CONSTRAINT evidence_binding_once UNIQUE (event_id, plan_id, job_id, result_sha256, evidence_revision)
 );
 
@@ -92,6 +92,13 @@ CREATE INDEX evidence_due_by_site ON evidence (site_id, provider, next_attempt_a
     WHERE status IN ('pending', 'retry_wait');
 
 CREATE INDEX evidence_leased ON evidence (lease_expires_at, site_id) WHERE status = 'leased';
+
+CREATE TABLE pushed_responses (
+    document_sha256 VARCHAR NOT NULL, request_id VARCHAR NOT NULL, received_at FLOAT NOT NULL,
+    PRIMARY KEY (document_sha256)
+);
+
+CREATE INDEX pushed_responses_by_request ON pushed_responses (request_id, received_at);
 
 CREATE TABLE evidence_history (
     history_id {AUTO_ID} NOT NULL, request_id VARCHAR NOT NULL, job_id VARCHAR NOT NULL,
@@ -118,7 +125,7 @@ CREATE TABLE approvals (
     approval_id VARCHAR NOT NULL, job_id VARCHAR NOT NULL, site_id VARCHAR NOT NULL,
     result_sha256 VARCHAR NOT NULL, target_sha256 VARCHAR NOT NULL, request_id VARCHAR NOT NULL,
     policy_sha256 VARCHAR NOT NULL, approved_at FLOAT NOT NULL, expires_at FLOAT NOT NULL, revoked_at FLOAT,
-    revoked_reason VARCHAR, document TEXT NOT NULL, signature TEXT NOT NULL, kid VARCHAR NOT NULL,
+    revoked_reason VARCHAR, revoked_by VARCHAR, document TEXT NOT NULL, signature TEXT NOT NULL, kid VARCHAR NOT NULL,
     PRIMARY KEY (approval_id), UNIQUE (request_id)
 );
 
@@ -138,8 +145,8 @@ CREATE TABLE deliveries (
     status VARCHAR NOT NULL, attempts INTEGER NOT NULL, max_attempts INTEGER NOT NULL,
     next_attempt_at FLOAT NOT NULL, lease_owner VARCHAR, lease_token VARCHAR, lease_expires_at FLOAT,
     last_error_code VARCHAR, created_at FLOAT NOT NULL, updated_at FLOAT NOT NULL, in_doubt BOOLEAN NOT NULL,
-    sent_at FLOAT, doubt_since_at FLOAT, lookups INTEGER NOT NULL, acknowledged_at FLOAT, last_woken_at FLOAT,
-    PRIMARY KEY (delivery_id)
+    sent_at FLOAT, doubt_since_at FLOAT, lookups INTEGER NOT NULL, acknowledged_at FLOAT, renewal_asked_at FLOAT,
+    last_woken_at FLOAT, PRIMARY KEY (delivery_id)
 );
 
 CREATE INDEX deliveries_by_event ON deliveries (event_id, created_at);
@@ -202,6 +209,11 @@ CREATE INDEX run_commands_due ON run_commands (next_attempt_at, created_at, atte
     WHERE status IN ('pending', 'retry_wait');
 
 CREATE INDEX run_commands_leased ON run_commands (lease_expires_at) WHERE status = 'leased';
+
+CREATE TABLE operator_requests (
+    request_id VARCHAR NOT NULL, command VARCHAR NOT NULL, arguments_sha256 VARCHAR NOT NULL, answer TEXT NOT NULL,
+    requested_at FLOAT NOT NULL, PRIMARY KEY (request_id)
+);
 
 CREATE TABLE installation (
     name VARCHAR NOT NULL, value VARCHAR NOT NULL, PRIMARY KEY (name)
