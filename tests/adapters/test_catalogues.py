@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections import Counter
@@ -77,6 +78,16 @@ def test_entries_of_a_po_file() -> None:
         (hashed_key("po-", None, "%s left", None), "%s left", None, "fuzzy", 18),
         (hashed_key("po-", None, "Empty", None), "Empty", None, "untranslated", 21),
         (hashed_key("po-", None, "Gone", None), "Gone", None, "obsolete", 24),
+    ]
+
+
+def test_an_older_translation_of_what_is_in_use_is_passed_over() -> None:
+    """msgmerge keeps such entries; the one in use counts, and of several obsolete ones the first is listed."""
+    old = '#~ msgid "Open"\n#~ msgstr "Auf"\n\n#~ msgid "Gone"\n#~ msgstr "1"\n\n#~ msgid "Gone"\n#~ msgstr "2"\n'
+    file = po('msgid "Open"\nmsgstr "Offen"\n\n' + old)
+    assert [(one.source, one.target, one.gap, one.line) for one in file.entries] == [
+        ("Open", "Offen", None, 1),
+        ("Gone", None, "obsolete", 7),
     ]
 
 
@@ -166,6 +177,8 @@ ENTRY = 'msgid "a"\nmsgstr "b"\n'
         (b"\x00\x01\x02", "invalid", 1),
         ('msgid ""\nmsgstr "Content-Type: text/plain; charset=ISO-8859-1\\n"\n\n' + ENTRY, "encoding", 1),
         ('msgid ""\nmsgstr "Language: fr\\n"\n\n' + ENTRY, "language", 1),
+        ('msgid ""\nmsgstr "Language: ???\\n"\n\n' + ENTRY, "language", 1),
+        ('msgid "a"\n#, fuzzy\nmsgstr "b"\n', "invalid", 2),
     ],
 )
 def test_a_broken_po_file_is_refused_with_its_line(text: str | bytes, kind: str, line: int) -> None:
@@ -272,7 +285,20 @@ def test_plural_keys_are_one_unit_with_the_categories_of_each_locale() -> None:
     assert gap(polish, "de") == "plural.surplus"
     assert gap('{"files_zero": "none", "files_one": "a", "files_other": "d"}', "de") is None
     assert gap('{"files_other": "d"}', "ja") is None
+    assert gap('{"files_other": "d"}', "tlh") == "plural.rules"  # CLDR knows no rules for it
     assert gap('{"files_one": "", "files_other": null}', "de") == "untranslated"
+
+
+def test_a_key_that_is_also_a_plural_is_refused() -> None:
+    """One key would stand for two texts."""
+    text = '{"files": "x",\n"files_one": "a file",\n"files_other": "files"}'
+    assert refused(keyvalue, text, locale="en", is_source=True) == ("import.json.duplicate", "f:2")
+
+
+def test_more_units_than_anybody_translates_are_refused() -> None:
+    """The bound holds memory, not translators."""
+    text = json.dumps({f"k{number}": "x" for number in range(100_001)})
+    assert refused(keyvalue, text) == ("import.json.invalid", "f")
 
 
 @pytest.mark.parametrize(
@@ -450,6 +476,7 @@ LAUGHS = (
         (one(trans(""), file='original="app" source-language="fr"'), "language", "f:3"),
         (two(unit2(""), target="fr"), "language", "f:1"),
         (two("<unit id='u'/>"), "invalid", "f:3"),
+        (two("<unit id='u'><segment/></unit>"), "invalid", "f:3"),
         (two(unit2("<target order='0'>x</target>")), "invalid", "f:3"),
         (two(unit2(""), version="1.2"), "invalid", "f:1"),
         ("<xliff version='1.2'/>", "invalid", "f:1"),

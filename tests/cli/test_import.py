@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from sqlalchemy import func, select
@@ -13,8 +15,9 @@ from sqlalchemy import func, select
 from tests.cli.conftest import Broker, Home
 from worker.cli.sending_many import Outcome, send_all
 from worker.domain.canonical import sha256_hex
-from worker.domain.catalogue import hashed_key
+from worker.domain.catalogue import Reason, hashed_key
 from worker.domain.errors import Unavailable
+from worker.domain.manifest import parse_manifest
 from worker.domain.messages import RELEASE_SUBMIT
 from worker.flow.accept_submission import accept_submission
 from worker.store.engine import reading
@@ -467,3 +470,23 @@ def test_import_waits_and_refuses_what_nobody_took_in(
     done = locseal("import", path, "--wait", "0.3", "--json")
     assert (done.code, done.json["events"][0]["documents"][0]["state"]) == (0, "accepted")
     assert broker.take() == []
+
+
+# --- the page about it ----------------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "import.md"
+
+
+def test_the_page_names_every_reason() -> None:
+    """Its table has each reason once, in the order of the product, and no other."""
+    text = PAGE.read_text()
+    table = text[text.index("| reason | meaning |") :].split("\n\n")[0]
+    assert tuple(re.findall(r"^\| `([a-z_.]+)` \|", table, re.MULTILINE)) == get_args(Reason)
+
+
+def test_the_manifest_of_the_page_is_one() -> None:
+    """The example is taken as it stands."""
+    found = re.search(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    said = parse_manifest(tomllib.loads(found[1]))
+    assert [one.locale for one in said.locales] == ["de-DE", "ga-IE"]

@@ -249,6 +249,14 @@ def test_forms_stand_under_their_categories(locale: str, chosen: Mapping[str, in
     assert selectors(forms, rules) == chosen
 
 
+def test_a_category_of_fractions_without_a_form_is_not_named() -> None:
+    """The older Czech header has none for them; a reader of ICU then takes `other`."""
+    forms, rules = parse_plural_forms("nplurals=3; plural=(n==1) ? 0 : (n>=2 && n<=4) ? 1 : 2;"), plural_rules("cs")
+    assert forms is not None
+    assert rules is not None
+    assert selectors(forms, rules) == {"one": 0, "few": 1, "other": 2}
+
+
 def test_a_form_that_no_number_reaches_is_not_lost() -> None:
     """Neither a formula with a dead form, nor one that divides by zero, is brought together with CLDR."""
     rules = plural_rules("de")

@@ -183,14 +183,10 @@ def _unit(key: str, known: Entry, name: str, files: Iterable[tuple[CatalogueFile
         if entry is None:
             gaps.append(LeftOut(key=key, locale=file.locale, file=file.name, line=None, reason="missing"))
             continue
-        reason = entry.gap
-        if reason is None and entry.source is not None and entry.source != source:
-            reason = "source.differs"
+        reason = _reason(entry, source)
         if reason is None:
-            reason = "untranslated" if not entry.target else _text_gap(entry.target)
-        if reason is None and entry.target is not None:
-            targets[file.locale] = entry.target
-        elif reason is not None:
+            targets[file.locale] = entry.target or ""
+        else:
             gaps.append(_left_out(file, entry, reason))
     return Unit(
         key=key,
@@ -200,6 +196,15 @@ def _unit(key: str, known: Entry, name: str, files: Iterable[tuple[CatalogueFile
         targets=targets,
         gaps=tuple(gaps),
     )
+
+
+def _reason(entry: Entry, source: str) -> Reason | None:
+    """Return why an entry has no text to submit, or None where it has one."""
+    if entry.gap is not None:
+        return entry.gap
+    if entry.source is not None and entry.source != source:
+        return "source.differs"
+    return _text_gap(entry.target) if entry.target else "untranslated"
 
 
 def _text_gap(text: str) -> Reason | None:
