@@ -82,7 +82,7 @@ def test_entries_of_a_po_file() -> None:
 
 
 def test_an_older_translation_of_what_is_in_use_is_passed_over() -> None:
-    """msgmerge keeps such entries; the one in use counts, and of several obsolete ones the first is listed."""
+    """Tools keep such entries; the one in use counts, and of several obsolete ones the first is listed."""
     old = '#~ msgid "Open"\n#~ msgstr "Auf"\n\n#~ msgid "Gone"\n#~ msgstr "1"\n\n#~ msgid "Gone"\n#~ msgstr "2"\n'
     file = po('msgid "Open"\nmsgstr "Offen"\n\n' + old)
     assert [(one.source, one.target, one.gap, one.line) for one in file.entries] == [
