@@ -160,6 +160,20 @@ def test_failure_of_the_provider(
     refused(asked, rows, code=code, status=status, due_at=due_at)
 
 
+def test_a_wait_that_was_asked_for_is_kept_with_its_attempt(services: Services, keys: Keyring, rows: Rows) -> None:
+    """The value as it came stands in the line of the attempt, also where the wait itself was cut to an hour."""
+    one_locale(services, keys)
+    failure = ProviderFailure("evidence.busy", retryable=True, retry_after_seconds=999_999.0)
+    refused(
+        with_provider(services, ScriptedProvider(failing(failure))),
+        rows,
+        code="evidence.busy",
+        status="retry_wait",
+        due_at=NOW + 3600,
+    )
+    assert [one["retry_after_seconds"] for one in rows(setbacks)] == [999_999.0]
+
+
 def test_random_part_only_lengthens_the_wait(services: Services, keys: Keyring, rows: Rows) -> None:
     """With the most that the random part may be, the first wait is 7.5 seconds."""
     one_locale(services, keys)

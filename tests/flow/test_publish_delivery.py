@@ -193,9 +193,9 @@ def test_what_was_certainly_not_sent_is_tried_again_with_the_same_bytes(
     assert len(cms.requests) == 2
     assert len(set(cms.requests)) == 1
     assert cms.questions == []
-    assert [(row["outcome"], row["code"], row["attempt"]) for row in rows(setbacks)] == [
-        ("retry_wait", "cms.delivery.connect_failed", 1),
-        ("retry_wait", "cms.delivery.http_429", 2),
+    assert [(row["outcome"], row["code"], row["attempt"], row["retry_after_seconds"]) for row in rows(setbacks)] == [
+        ("retry_wait", "cms.delivery.connect_failed", 1, None),
+        ("retry_wait", "cms.delivery.http_429", 2, 120.0),
     ]
 
 

@@ -42,6 +42,17 @@ def due_after(attempts: int, now: float, not_before: float | None = None) -> flo
     return due if not_before is None else max(due, min(not_before, now + LONGEST_WAIT_SECONDS))
 
 
+def spread_wait(attempts: int, *, jitter: float, retry_after_seconds: float | None = None) -> float:
+    """Return how long the fleet waits after the n-th attempt failed: the formula or what was asked for, in seconds.
+
+    `jitter` (0 to 0.5) is the random share added to the formula; two fifths of it are added to what was asked for, so
+    that rows which were told the same wait do not come back in the same second. Never more than an hour.
+    """
+    formula = backoff_seconds(min(max(attempts, 1), MOST_ATTEMPTS)) * (1.0 + jitter)
+    asked = (retry_after_seconds or 0.0) * (1.0 + 0.4 * jitter)
+    return min(LONGEST_WAIT_SECONDS, max(formula, asked))
+
+
 def is_attempts_bound(value: object) -> bool:
     """Tell whether a value may bound a row's attempts: a true integer 1..20."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ATTEMPTS

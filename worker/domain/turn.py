@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from worker.domain.attempt import spread_wait
 from worker.domain.delivery import AdvanceStatus, CmsAnswer
 from worker.domain.errors import Blocked
 
@@ -34,7 +35,6 @@ ABSENT_TOO_EARLY: Final = "cms.lookup.absent_too_early"
 
 ABSENT_SLACK_SECONDS: Final = 30.0  # beyond the send deadline; before that an absent may still be overtaken
 GIVE_UP_SECONDS: Final = 86_400.0  # how long look-ups go on once no attempt is left
-LONGEST_WAIT_SECONDS: Final = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,15 +171,6 @@ ACCEPTED: Final = Settlement(status="succeeded", code=None, in_doubt=False, even
 UNKNOWN: Final = Settlement(status="failed", code=OUTCOME_UNKNOWN, in_doubt=True)
 
 
-def back_off(count: int, *, jitter: float, retry_after_seconds: float | None = None) -> float:
-    """Return the wait after the count-th failure in seconds: the formula or what was asked for, whichever is longer.
-
-    `jitter` is the fraction added on top; the whole is at most an hour.
-    """
-    formula = min(LONGEST_WAIT_SECONDS, 5.0 * 2.0 ** (min(max(count, 1), 20) - 1))
-    return min(LONGEST_WAIT_SECONDS, max(formula, retry_after_seconds or 0.0) * (1.0 + jitter))
-
-
 def after_send(
     answer: CmsAnswer, *, was_in_doubt: bool, attempts: int, max_attempts: int, promise: Promise, jitter: float
 ) -> Settlement:
@@ -204,7 +195,7 @@ def after_send(
         status="retry_wait",
         code=answer.code,
         in_doubt=in_doubt,
-        wait_seconds=back_off(attempts, jitter=jitter, retry_after_seconds=answer.retry_after_seconds),
+        wait_seconds=spread_wait(attempts, jitter=jitter, retry_after_seconds=answer.retry_after_seconds),
         retry_after_seconds=answer.retry_after_seconds,
     )
 
@@ -243,7 +234,7 @@ def after_lookup(answer: CmsAnswer, asked: Asked, *, jitter: float) -> Settlemen
         return ACCEPTED
     if answer.outcome == "unverifiable":
         return UNKNOWN
-    wait = back_off(asked.lookups, jitter=jitter, retry_after_seconds=answer.retry_after_seconds)
+    wait = spread_wait(asked.lookups, jitter=jitter, retry_after_seconds=answer.retry_after_seconds)
     code = answer.code
     if answer.outcome == "absent":
         too_early = asked.absent_counts_after - asked.asked_at
@@ -275,5 +266,5 @@ def after_absent(standing: Standing, *, jitter: float) -> Settlement | Send:
         status="retry_wait",
         code=f"cms.delivery.waits_for_{hindrance.reason}",
         in_doubt=False,
-        wait_seconds=back_off(1, jitter=jitter),
+        wait_seconds=spread_wait(1, jitter=jitter),
     )

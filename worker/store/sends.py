@@ -146,6 +146,7 @@ def settle(
         token=lease.token,
         code=settlement.code,
         is_retryable=settlement.status == RETRY_WAIT,
+        retry_after_seconds=settlement.retry_after_seconds,
     )
     values: dict[str, Any] = {"in_doubt": settlement.in_doubt, "next_attempt_at": at + settlement.wait_seconds}
     if settlement.status == SUCCEEDED:

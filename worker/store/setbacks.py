@@ -36,7 +36,14 @@ ENDING_COLUMNS = {
     "is_retryable": Boolean,
     "not_before": Float,
 }
-SETBACK_COLUMNS = {"subject_id": String, "attempt": Integer, "lease_owner": String, "outcome": String, "code": String}
+SETBACK_COLUMNS = {
+    "subject_id": String,
+    "attempt": Integer,
+    "lease_owner": String,
+    "outcome": String,
+    "code": String,
+    "retry_after_seconds": Float,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +51,7 @@ class Ending:
     """How the holder of a lease ends it. `code`, `is_retryable` and `not_before` say nothing on a success.
 
     `not_before` is a time in seconds: for a failure the earliest repeat, for a release when the row is due.
+    `retry_after_seconds` is the wait that the other side asked for; it is only recorded.
     """
 
     row_id: str
@@ -52,6 +60,7 @@ class Ending:
     code: str | None = None
     is_retryable: bool = True
     not_before: float | None = None
+    retry_after_seconds: float | None = None
 
 
 def ended_source(conn: Connection, endings: Sequence[Ending]) -> FromClause:
@@ -91,6 +100,7 @@ def append_setbacks(
             "lease_owner": ending.owner,
             "outcome": outcomes[ending.row_id][0],
             "code": ending.code,
+            "retry_after_seconds": ending.retry_after_seconds,
         }
         for ending in endings
         if ending.row_id in outcomes

@@ -42,12 +42,16 @@ class Success:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """An attempt that ended without; `not_before` is a time in seconds and may only lengthen the back-off."""
+    """An attempt that ended without; `not_before` is a time in seconds and may only lengthen the back-off.
+
+    `retry_after_seconds` is the wait that the other side asked for, kept with the attempt.
+    """
 
     claim: EvidenceClaim
     code: str
     retryable: bool
     not_before: float | None = None
+    retry_after_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,9 +200,7 @@ def _settle(conn: Connection, batch: Batch, now: float | None) -> Settled:
     if answered:
         _lock_jobs(conn, answered)
         approved |= mark_jobs_approved(conn, answered, now=now)
-    failed = EVIDENCE.fail(
-        conn, [_ending(one.claim, one.code, one.not_before, one.retryable) for one in batch.failures], now=now
-    )
+    failed = EVIDENCE.fail(conn, [_failure(one) for one in batch.failures], now=now)
     released = EVIDENCE.release(conn, [_ending(one.claim, one.code, one.not_before) for one in batch.releases], now=now)
     return Settled(approved=approved, failed=failed, released=released, has_kept_keys=bool(kept))
 
@@ -249,14 +251,12 @@ def _lock_jobs(conn: Connection, job_ids: Iterable[str]) -> None:
     conn.execute(statement, {"named": json_rows([{"job_id": job_id} for job_id in sorted(job_ids)])}).all()
 
 
-def _ending(
-    claim: EvidenceClaim, code: str | None = None, not_before: float | None = None, is_retryable: bool = True
-) -> Ending:
+def _ending(claim: EvidenceClaim, code: str | None = None, not_before: float | None = None) -> Ending:
     return Ending(
-        row_id=claim.request_id,
-        owner=claim.lease_owner,
-        token=claim.lease_token,
-        code=code,
-        is_retryable=is_retryable,
-        not_before=not_before,
+        row_id=claim.request_id, owner=claim.lease_owner, token=claim.lease_token, code=code, not_before=not_before
     )
+
+
+def _failure(failure: Failure) -> Ending:
+    ending = _ending(failure.claim, failure.code, failure.not_before)
+    return replace(ending, is_retryable=failure.retryable, retry_after_seconds=failure.retry_after_seconds)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from worker.domain.attempt import LONGEST_WAIT_SECONDS, backoff_seconds
+from worker.domain.attempt import spread_wait
 from worker.domain.review import (
     LEASE_LOST,
     STORE_REFUSED,
@@ -61,8 +61,17 @@ def settle_answers(services: Services, answered: Sequence[Answered]) -> Settled:
         if isinstance(ending, Success):
             successes.append(ending)
         elif isinstance(ending, Refused):
-            due_at = found.now + _wait_seconds(services, claim.attempt, ending)
-            failures.append(Failure(claim=claim, code=ending.code, retryable=ending.retryable, not_before=due_at))
+            asked = ending.retry_after_seconds
+            wait = spread_wait(claim.attempt, jitter=services.jitter(), retry_after_seconds=asked)
+            failures.append(
+                Failure(
+                    claim=claim,
+                    code=ending.code,
+                    retryable=ending.retryable,
+                    not_before=found.now + wait,
+                    retry_after_seconds=asked,
+                )
+            )
         elif isinstance(ending, Deferred):
             releases.append(Release(claim=claim, code=ending.code, not_before=found.now + ending.wait_seconds))
         elif isinstance(ending, Reused):
@@ -109,9 +118,3 @@ def _log(answered: Sequence[Answered], settled: Settled, codes: Mapping[str, str
         else:
             code = one.ending.code if isinstance(one.ending, Abandoned) else LEASE_LOST
             log.warning("evidence.not_settled", code=code, **ids)
-
-
-def _wait_seconds(services: Services, attempt: int, refused: Refused) -> float:
-    """Return the back-off with its random part, or the longer wait that the other side asked for; at most an hour."""
-    spread = backoff_seconds(attempt) * (1.0 + services.jitter())
-    return min(max(spread, refused.retry_after_seconds or 0.0), LONGEST_WAIT_SECONDS)
