@@ -19,9 +19,10 @@ from worker.domain.checks.markup import (
     check_tags,
     check_targets,
 )
-from worker.domain.checks.messages import compare_messages
+from worker.domain.checks.messages import compare_messages, only_number
 from worker.domain.checks.numbers import check_numbers
 from worker.domain.checks.pair import Check, Pair
+from worker.domain.checks.plurals import plural_rules
 from worker.domain.checks.presence import check_empty, check_incomplete, check_length, check_spaces, check_untranslated
 from worker.domain.checks.script import check_script
 from worker.domain.checks.wording import check_apostrophes, check_placeholders
@@ -100,8 +101,18 @@ def _codes(pair: Pair) -> Iterator[str]:
         return
     yield from compare_messages(pair.source_message, pair.target_message, pair.target_locale)
     limit = max(0, min(24, _READ_AGAIN // (len(pair.source) + len(pair.target))))
-    before = readings(pair.source_message, limit=limit)
-    for branch, text in readings(pair.target_message, limit=limit).items():
-        reading = replace(pair, source=before.get(branch, before["", ""]), target=text, is_reading=True)
+    general, *special = readings(pair.source_message, limit=limit)
+    selected = {(one.name, one.selector): one.text for one in special if one.type == "select"}
+    rules = plural_rules(pair.target_locale)
+    for one in readings(pair.target_message, limit=limit):
+        # Each form of a plural is compared with the general one: languages share numbers out differently.
+        read = replace(
+            pair,
+            source=selected.get((one.name, one.selector), general.text),
+            target=one.text,
+            only_number=only_number(one.selector, rules) if one.type == "plural" else None,
+            number_name=one.name,
+            is_reading=True,
+        )
         for check in CHECKS:
-            yield from check(reading)
+            yield from check(read)

@@ -47,6 +47,19 @@ class Choice:
     branches: Mapping[str, Message]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """A message as one reader sees it: one branch of one choice, every other choice taken at `other`.
+
+    Without a choice (`name` is "") it is `other` everywhere.
+    """
+
+    name: str = ""
+    type: str = ""
+    selector: str = ""
+    text: str
+
+
 Message = tuple["str | Argument | Choice", ...]
 
 
@@ -69,41 +82,42 @@ def arguments(message: Message) -> Iterator[tuple[str, str]]:
                 yield from arguments(branch)
 
 
-def choices(message: Message, within: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Choice]]:
-    """Yield every choice with the names of the choices it stands in."""
+def choices(message: Message) -> Iterator[Choice]:
+    """Yield every choice, those within others too."""
     for part in message:
         if isinstance(part, Choice):
-            yield within, part
+            yield part
             for branch in part.branches.values():
-                yield from choices(branch, (*within, part.name))
+                yield from choices(branch)
 
 
-def readings(message: Message, *, limit: int = 24) -> Mapping[tuple[str, str], str]:
-    """Return texts as readers see them: for each branch one text, every other choice taken at `other`.
+def readings(message: Message, *, limit: int = 24) -> list[Reading]:
+    """Return the readings of a message: first `other` everywhere, then at most `limit` branches.
 
-    The keys are (argument, selector); ("", "") is the text with `other` everywhere. At most `limit` branches, so that
-    the texts together stay a bounded multiple of the message.
+    The limit keeps the texts together a bounded multiple of the message.
     """
-    texts = {("", ""): _flat(message, {})}
-    for _, choice in choices(message):
+    found = [Reading(text=_flat(message, {}))]
+    for choice in choices(message):
         for selector in choice.branches:
-            if selector != "other" and len(texts) <= limit:
-                texts.setdefault((choice.name, selector), _flat(message, {choice.name: selector}))
-    return texts
+            if selector != "other" and len(found) <= limit:
+                text = _flat(message, {choice.name: selector})
+                found.append(Reading(name=choice.name, type=choice.type, selector=selector, text=text))
+    return found
 
 
-def _flat(message: Message, chosen: Mapping[str, str]) -> str:
+def _flat(message: Message, chosen: Mapping[str, str], number: str = "#") -> str:
+    """Return the text with arguments as `{name}`; `number` is what a `#` stands for."""
     parts: list[str] = []
     for part in message:
         if isinstance(part, str):
             parts.append(part)
         elif isinstance(part, Argument):
-            parts.append(f"{{{part.name}}}" if part.name != "#" else "{HASH}")
+            parts.append(f"{{{number if part.name == '#' else part.name}}}")
         else:
             branch = part.branches.get(chosen.get(part.name, "other"))
             if branch is None:
                 branch = part.branches.get("other", next(iter(part.branches.values())))
-            parts.append(_flat(branch, chosen))
+            parts.append(_flat(branch, chosen, number if part.type == "select" else part.name))
     return "".join(parts)
 
 

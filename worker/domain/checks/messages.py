@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from worker.domain.checks.icu import CHOICES, Argument, Choice, Message, arguments, choices
+from worker.domain.checks.icu import CHOICES, Choice, Message, arguments, choices
 from worker.domain.checks.plurals import CATEGORIES, PluralRules, plural_rules
 
 
@@ -25,13 +25,20 @@ def compare_messages(source: Message, target: Message, target_locale: str) -> It
         and any("plural" in wanted[name] and "plural" not in given[name] for name in shared)
     ):
         yield "plural.category.missing"
-    before = {(choice.name, choice.type): choice for _, choice in choices(source)}
-    for _, choice in choices(target):
-        original = before.get((choice.name, choice.type))
+    before = {choice.name: choice for choice in choices(source) if choice.type == "select"}
+    for choice in choices(target):
         if choice.type == "select":
-            yield from _compare_select(original, choice)
+            yield from _compare_select(before.get(choice.name), choice)
         else:
-            yield from _compare_plural(original, choice, target_locale)
+            ordinal = choice.type == "selectordinal"
+            yield from missing_categories(choice.branches, plural_rules(target_locale, ordinal=ordinal))
+
+
+def only_number(selector: str, rules: PluralRules | None) -> int | None:
+    """Return the one whole number that a selector of a plural stands for, or None."""
+    if selector.startswith("="):
+        return int(selector[1:])
+    return rules.only_number(selector) if rules is not None else None
 
 
 def _types(message: Message) -> dict[str, set[str]]:
@@ -48,19 +55,11 @@ def _compare_select(source: Choice | None, target: Choice) -> Iterator[str]:
         yield "icu.select.changed"
 
 
-def _compare_plural(source: Choice | None, target: Choice, locale: str) -> Iterator[str]:
-    rules = plural_rules(locale, ordinal=target.type == "selectordinal")
-    yield from missing_categories(target.branches.keys(), rules)
-    if source is not None and _says_number(source, source.branches.get("other", ())):
-        for selector, branch in target.branches.items():
-            single = selector.startswith("=") or (rules is not None and rules.only_number(selector) is not None)
-            if not single and not _says_number(target, branch):
-                yield "plural.count_hidden"
-                break
-
-
 def missing_categories(selectors: Iterable[str], rules: PluralRules | None) -> Iterator[str]:
-    """Yield what is wrong with the categories of one plural: none needed is missing, none is unknown to CLDR."""
+    """Yield what is wrong with the categories of one plural: none needed is missing, none is unknown to CLDR.
+
+    Needed are `other` and what everyday whole numbers reach: not `many` of French (millions) or Czech (fractions).
+    """
     given = set(selectors)
     if "other" not in given:
         yield "plural.category.missing"
@@ -72,14 +71,5 @@ def missing_categories(selectors: Iterable[str], rules: PluralRules | None) -> I
     absent = [one for one in rules.categories if one not in given and one != "other"]
     if any(rules.uncovered(one, explicit) for one in absent) and "other" in given:
         yield "plural.category.missing"
-    if any(not rules.uncovered(one, ()) for one in absent):
-        yield "plural.category.rare"
     if any(not one.startswith("=") and one not in rules.categories for one in given):
         yield "plural.category.unknown"
-
-
-def _says_number(choice: Choice, branch: Message) -> bool:
-    return any(isinstance(part, Argument) and part.name in {"#", choice.name} for part in branch) or any(
-        isinstance(part, Choice) and any(_says_number(choice, inner) for inner in part.branches.values())
-        for part in branch
-    )

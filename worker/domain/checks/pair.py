@@ -14,8 +14,8 @@ from worker.domain.checks.icu import LOOKS_LIKE_ICU, IcuSyntaxError, Message, pa
 class Pair:
     """One text and its translation. A JSON document is many pairs, one for each string in it.
 
-    `only_number` is the number of a plural form that stands for one number only, and may say it in words. `is_reading`
-    is true for one reading of an ICU message, whose arguments were already compared.
+    `only_number` is the number of a plural form that stands for one number only, and may say it in words. `number_name`
+    names the argument that holds it, where that is known. `is_reading` is true for one reading of an ICU message.
     """
 
     source: str
@@ -25,6 +25,7 @@ class Pair:
     media_type: str = "text/plain"
     content_type: str = "ui"
     only_number: int | None = None
+    number_name: str = ""
     is_reading: bool = False
 
     @cached_property

@@ -80,7 +80,11 @@ def take_placeholders(text: str) -> tuple[list[Placeholder], str]:
 
 
 def compare_placeholders(
-    source: Sequence[Placeholder], target: Sequence[Placeholder], *, only_number: int | None = None
+    source: Sequence[Placeholder],
+    target: Sequence[Placeholder],
+    *,
+    only_number: int | None = None,
+    number_name: str = "",
 ) -> Iterator[str]:
     """Yield the codes of what is missing, unknown, or of another type or order.
 
@@ -93,7 +97,7 @@ def compare_placeholders(
     if only_number == 0:
         missing = set()
     elif only_number is not None:
-        missing = missing - _count_of(wanted, missing)
+        missing = missing - _count_of(wanted, missing, number_name)
     unknown = given.keys() - wanted.keys()
     if missing:
         yield "placeholder.missing"
@@ -114,9 +118,11 @@ def torn_placeholders(prose: str) -> int:
     return sum(1 for _ in _TORN_NAME.finditer(prose))
 
 
-def _count_of(wanted: dict[tuple[Kind, str], Placeholder], missing: set[tuple[Kind, str]]) -> set[tuple[Kind, str]]:
+def _count_of(
+    wanted: dict[tuple[Kind, str], Placeholder], missing: set[tuple[Kind, str]], name: str
+) -> set[tuple[Kind, str]]:
     """Return the missing placeholder that holds the number: by its name, else by its type, else the only one there is."""
-    named = {key for key in wanted if _COUNTS.search(key[1].lower())}
+    named = {key for key in wanted if key[1] == name or _COUNTS.search(key[1].lower())}
     typed = {key for key, one in wanted.items() if one.conversion in _INTEGER}
     number = named or typed or (set(wanted) if len(wanted) == 1 else set())
     return missing & number

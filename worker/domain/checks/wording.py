@@ -11,9 +11,9 @@ from worker.domain.checks.tags import MASK
 
 def check_placeholders(pair: Pair) -> Iterator[str]:
     """Yield what differs between the placeholders of both texts."""
-    if pair.is_reading:
-        return
-    yield from compare_placeholders(pair.before.placeholders, pair.after.placeholders, only_number=pair.only_number)
+    yield from compare_placeholders(
+        pair.before.placeholders, pair.after.placeholders, only_number=pair.only_number, number_name=pair.number_name
+    )
     if torn_placeholders(pair.after.prose) > torn_placeholders(pair.before.prose) or _lone_percent(pair):
         yield "placeholder.broken"
 
