@@ -46,6 +46,7 @@ class Release:
     cms: FakeCms
     now: float = NOW
     run_id: str = ""
+    version: str = VERSION
     requests: int = 0
     visits: list[Any] = field(default_factory=list)
 
@@ -55,13 +56,15 @@ class Release:
 
     def approve(self, sources: Sequence[str]) -> None:
         """Have an event of each source submitted and wholly approved."""
-        for number, source in enumerate(sources, start=1):
-            approved_event(self.services, self.keys, event_id=f"event-{number}", source_id=source)
+        for source in sources:
+            approved_event(
+                self.born(), self.keys, event_id=f"event-{source}", source_id=source, website_version=self.version
+            )
         self.queue.take()
 
     def plan(self) -> str:
         """Freeze the website version into a run."""
-        self.run_id = plan_run(self.born(), SITE, VERSION)["run_id"]
+        self.run_id = plan_run(self.born(), SITE, self.version)["run_id"]
         return self.run_id
 
     def request(self) -> str:
