@@ -103,7 +103,7 @@ def refused(failure: Exception, *, area: str, undeclared: str) -> Refused:
     if not isinstance(failure, Blocked) or not isinstance(failure.retryable, bool):
         return Refused(code=undeclared, retryable=True)
     asked = getattr(failure, "retry_after_seconds", None)
-    wait = min(float(asked), LONGEST_WAIT_SECONDS) if is_time(asked) else None
+    wait = float(asked) if is_time(asked) else None
     return Refused(code=area_code(area, failure.code), retryable=failure.retryable, retry_after_seconds=wait)
 
 
