@@ -92,7 +92,6 @@ broker_transport_options = {
     "interval_start": 0,
     "interval_step": 0.1,
     "interval_max": 0.1,
-    "priority_steps": [0],  # order comes from the database; a producer's priority is no queue of its own
 }
 
 # --- beat: the sweeper's clock, in memory; two of them do no harm -----------------------------------------------------

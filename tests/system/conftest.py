@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy.engine import URL
 
 from tests.conftest import missing
-from worker.cli.demo_event import SITE_ID
+from worker.cli.demo_event import SITE_ID, demo_submission
 from worker.cli.local_fleet import LocalFleet, installed_redis
 from worker.cli.local_stage import Stage, set_stage, wait_for_sandbox
 
@@ -73,6 +73,14 @@ def stage(request: pytest.FixtureRequest) -> Stage:
     """Each database in turn."""
     found: Stage = request.getfixturevalue("sqlite_stage" if request.param == "sqlite" else "postgres_stage")
     return found
+
+
+@pytest.fixture
+def signed(request: pytest.FixtureRequest) -> str:
+    """The demo's submission, signed for the stage that the test uses."""
+    name = next(name for name in ("stage", "sqlite_stage", "postgres_stage") if name in request.fixturenames)
+    stage: Stage = request.getfixturevalue(name)
+    return stage.sign(demo_submission()[1])
 
 
 def _stage(fleet: LocalFleet, database_url: str | None) -> Iterator[Stage]:

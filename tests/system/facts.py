@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sqlalchemy import text
 
+from worker.cli.local_fleet import Child, LocalFleet, wait_for
 from worker.cli.local_stage import Stage
 
 
@@ -19,6 +21,9 @@ class Facts:
     acknowledgements: int
     leased: int
     rejections: int
+
+
+DONE = Facts(approvals=27, deliveries=1, delivered=1, acknowledgements=1, leased=0, rejections=0)
 
 
 def facts(stage: Stage) -> Facts:
@@ -54,3 +59,20 @@ def published(stage: Stage) -> list[tuple[str, int]]:
     """Return the sandbox CMS's publications with how often each delivery arrived there."""
     state = stage.control()
     return [(entry["delivery_id"], state["posts"][entry["delivery_id"]]) for entry in state["publications"]]
+
+
+def started(fleet: LocalFleet, name: str = "worker", **settings: str) -> Child:
+    """Return a worker that takes messages."""
+    worker = fleet.start_worker(name, settings=settings)
+    fleet.wait_for_worker(worker)
+    return worker
+
+
+def until(condition: Callable[[], bool], fleet: LocalFleet, what: str, seconds: float = 60.0) -> None:
+    """Wait for a condition while a supervisor starts again whatever ends."""
+
+    def supervised() -> bool:
+        fleet.revive()
+        return condition()
+
+    wait_for(supervised, None, what, seconds)

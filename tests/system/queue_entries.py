@@ -58,6 +58,7 @@ ENTRIES: dict[str, str] = {
     "not-json": "this is not json, CANARY",
     "empty-string": "",
     "half": entry(call([], {}))[:-40],
+    "deep": "[" * 100_000,
     "empty-object": "{}",
     "array": '["CANARY"]',
     "number": "7",

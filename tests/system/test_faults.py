@@ -3,43 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.engine import URL, make_url
 
-from tests.system.facts import Facts, attempts, facts, is_delivered, published
-from worker.cli.demo_event import demo_submission
-from worker.cli.local_fleet import Child, LocalFleet, wait_for
+from tests.system.facts import DONE, Facts, attempts, facts, is_delivered, published, started, until
+from worker.cli.local_fleet import LocalFleet, wait_for
 from worker.cli.local_stage import Stage
-
-DONE = Facts(approvals=27, deliveries=1, delivered=1, acknowledgements=1, leased=0, rejections=0)
-
-
-@pytest.fixture
-def signed(request: pytest.FixtureRequest) -> str:
-    """The demo's submission, signed for the stage that the test uses."""
-    name = next(name for name in ("stage", "sqlite_stage", "postgres_stage") if name in request.fixturenames)
-    stage: Stage = request.getfixturevalue(name)
-    return stage.sign(demo_submission()[1])
-
-
-def started(fleet: LocalFleet, **settings: str) -> Child:
-    """Return a worker that takes messages."""
-    worker = fleet.start_worker(settings=settings)
-    fleet.wait_for_worker(worker)
-    return worker
-
-
-def until(condition: Callable[[], bool], fleet: LocalFleet, what: str, seconds: float = 60.0) -> None:
-    """Wait for a condition while a supervisor starts again whatever ends."""
-
-    def supervised() -> bool:
-        fleet.revive()
-        return condition()
-
-    wait_for(supervised, None, what, seconds)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+from kombu import Connection
 
 from tests.system.facts import facts
 from tests.system.queue_entries import ENTRIES
@@ -37,6 +38,20 @@ def test_no_entry_stops_a_worker(fleet: LocalFleet, sqlite_stage: Stage, queue: 
     assert all(marker not in log for marker in ("CANARY", "ev-", "not a document", "Traceback"))
     dropped = [json.loads(line) for line in log.splitlines() if '"queue.entry.' in line or '"message.un' in line]
     assert {line["queue"] for line in dropped} == {queue}
+
+
+@pytest.mark.parametrize("priority", [-1, 0, 3, 9, 50])
+def test_a_producers_priority_loses_nothing(fleet: LocalFleet, sqlite_stage: Stage, priority: int) -> None:
+    """Kombu puts messages of other priorities under other keys; a worker takes those too."""
+    worker = fleet.start_worker()
+    fleet.wait_for_worker(worker)
+    with Connection(fleet.broker_url()) as connection:
+        headers = {"lang": "py", "task": "release.submit", "id": "1"}
+        body = [[], {"version": 1, "submission": "no document"}, {}]
+        connection.Producer().publish(
+            body, exchange="", routing_key="intake", serializer="json", headers=headers, priority=priority
+        )
+    wait_for(lambda: submitted_rejections(sqlite_stage) == 1, worker, "the message")
 
 
 def submitted_rejections(stage: Stage) -> int:

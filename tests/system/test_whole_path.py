@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.system.facts import Facts, attempts, facts, is_delivered, published
-from worker.cli.demo_event import demo_submission
+from tests.system.facts import DONE, Facts, attempts, facts, is_delivered, published
 from worker.cli.local_fleet import LocalFleet, wait_for
 from worker.cli.local_stage import Stage
-
-DONE = Facts(approvals=27, deliveries=1, delivered=1, acknowledgements=1, leased=0, rejections=0)
-
-
-@pytest.fixture
-def signed(request: pytest.FixtureRequest) -> str:
-    """The demo's submission, signed for the stage that the test uses."""
-    name = next(name for name in ("stage", "sqlite_stage", "postgres_stage") if name in request.fixturenames)
-    stage: Stage = request.getfixturevalue(name)
-    return stage.sign(demo_submission()[1])
 
 
 def test_a_submission_becomes_one_acknowledged_delivery(fleet: LocalFleet, stage: Stage, signed: str) -> None:
@@ -34,8 +21,8 @@ def test_a_submission_becomes_one_acknowledged_delivery(fleet: LocalFleet, stage
 def test_many_workers_two_beats_and_repeated_messages_change_nothing(
     fleet: LocalFleet, stage: Stage, signed: str
 ) -> None:
-    """The same message three times, two workers and two beats: the same end, nothing asked or sent twice."""
-    workers = [fleet.start_worker(f"worker{number}") for number in (1, 2)]
+    """The same message three times at once, four workers and two beats: the same end, nothing asked or sent twice."""
+    workers = [fleet.start_worker(f"worker{number}") for number in (1, 2, 3, 4)]
     for worker in workers:
         fleet.wait_for_worker(worker)
     for number in (1, 2):

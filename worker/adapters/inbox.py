@@ -169,7 +169,7 @@ class CarefulChannel(redis.Channel):
     def _brpop_read(self, **options: Any) -> Any:
         try:
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
-        except ValueError:
+        except (ValueError, RecursionError):
             order = getattr(self._queue_cycle, "items", None)  # the queue it came from was moved to the end just now
             log.error("queue.entry.unreadable", queue=order[-1] if order else "")
             raise Empty from None
@@ -177,7 +177,7 @@ class CarefulChannel(redis.Channel):
     def _get(self, queue: str, timeout: Any = None) -> Any:
         try:
             return super()._get(queue)  # type: ignore[no-untyped-call]
-        except ValueError:
+        except (ValueError, RecursionError):
             log.error("queue.entry.unreadable", queue=queue)
             raise Empty from None
 
