@@ -69,16 +69,28 @@ class Part(BaseModel):
 
 
 class ProviderEndpoint(Part):
-    """A review route: an HTTP endpoint, or `local`, which signs receipts with keys of this machine (demo, tests)."""
+    """A review route: an HTTP endpoint, the built-in `checks`, or `local`, which finds everything good (demo, tests).
 
-    kind: Literal["http", "local"] = "http"
+    Both of the latter sign receipts with keys of this machine. `then` names the route that reviews what passed the
+    checks and needs more than they give (legal content, low confidence), with `always_then` all that passed;
+    `rules_file` holds the rules of the checks, JSON.
+    """
+
+    kind: Literal["http", "local", "checks"] = "http"
     url: Endpoint | None = None
     token_file: Path | None = None
+    then: str | None = None
+    always_then: bool = False
+    rules_file: Path | None = None
 
     @model_validator(mode="after")
-    def _http_has_url(self) -> Self:
+    def _kind_has_its_own(self) -> Self:
         if (self.kind == "http") == (self.url is None):
             raise ValueError("an http provider needs a url, a local one has none")
+        if self.kind != "checks" and (self.then is not None or self.always_then or self.rules_file is not None):
+            raise ValueError("then, always_then and rules_file belong to checks")
+        if self.always_then and self.then is None:
+            raise ValueError("always_then needs the route in then")
         return self
 
 
@@ -205,7 +217,11 @@ class Settings(BaseSettings):
         return self
 
     def refuse_short_leases(self, evidence_lease_seconds: float, delivery_lease_seconds: float) -> None:
-        """Raise `ValueError` where the calls made under a lease could outlast it; also for the leases of a policy."""
+        """Raise `ValueError` where the calls made under a lease could outlast it; also for the leases of a policy.
+
+        One line of its text for each lease that is too short, beginning with the member's name.
+        """
+        short = []
         evidence = (
             self.provider_deadline_seconds
             + 2 * self.verifier_deadline_seconds
@@ -213,16 +229,18 @@ class Settings(BaseSettings):
             + self.margin_seconds
         )
         if evidence >= evidence_lease_seconds:
-            raise ValueError(
+            short.append(
                 "evidence_lease_seconds must exceed the provider deadline, two verifier deadlines, the signer "
                 f"deadline and the margin together ({evidence:g} s)"
             )
         delivery = self.lookup_deadline_seconds + self.send_deadline_seconds + self.margin_seconds
         if delivery > delivery_lease_seconds:
-            raise ValueError(
+            short.append(
                 "delivery_lease_seconds must be at least the look-up deadline, the send deadline and the margin "
                 f"together ({delivery:g} s)"
             )
+        if short:
+            raise ValueError("\n".join(short))
 
     def broker(self) -> str:
         """Return the broker URL with the password of `broker_password_file` put in. A secret: never log it."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from config.settings import CmsEndpoint, ProviderEndpoint, Settings, SettingsError, VerifierEndpoint
 from worker.adapters.calls import CallLoop
@@ -15,16 +15,20 @@ from worker.adapters.endpoint import Endpoint, SecretFile
 from worker.adapters.http import HttpClient
 from worker.adapters.keys import FileKeys
 from worker.adapters.policies import FilePolicies
+from worker.adapters.providers.checks import ChecksProvider
 from worker.adapters.providers.http import HttpProvider
 from worker.adapters.providers.local import LocalProvider
 from worker.adapters.verifiers.http import HttpVerifier
 from worker.adapters.verifiers.jws import JwsVerifier
+from worker.domain.canonical import parse_strict
+from worker.domain.checks.policy import parse_check_policy
 from worker.domain.errors import Blocked
 from worker.domain.policy import SitePolicy
 from worker.flow.services import Cms, Deadlines, Keys, Queue, ReceiptVerifier, ReviewProvider, Services
 from worker.store.engine import is_migrated, open_engine
 
 DEFAULT: Final = "default"  # the CMS entry that serves every site without one of its own
+MAX_RULES: Final = 1024 * 1024  # bytes of a file with rules for the checks
 PURPOSES: Final = ("quality", "human", "independent")
 
 
@@ -72,7 +76,7 @@ def build_plant(
     services = Services(
         engine=open_engine(settings.database(), pool_size=settings.database_pool_size),
         worker_id=worker_id,
-        policies=FilePolicies(settings.policy_file, defaults=_policy_defaults(settings), check=_lease_check(settings)),
+        policies=FilePolicies(settings.policy_file, defaults=policy_defaults(settings), check=lease_check(settings)),
         providers={name: outside.provider(entry) for name, entry in settings.providers.items()},
         verifiers={name: outside.verifier(settings.verifiers.get(name, VerifierEndpoint())) for name in PURPOSES},
         cms=_by_site(settings, outside),
@@ -101,8 +105,29 @@ class _Outside:
 
     def provider(self, entry: ProviderEndpoint) -> ReviewProvider:
         if entry.kind == "local":
-            return LocalProvider(lambda purpose, document: self.keys.sign(purpose, document).signature)
+            return LocalProvider(self._receipt)
+        if entry.kind == "checks":
+            return self._checks(entry)
         return HttpProvider(self.reviews, self._endpoint(entry))
+
+    def _receipt(self, purpose: str, document: Mapping[str, Any]) -> str:
+        return self.keys.sign(purpose, document).signature
+
+    def _checks(self, entry: ProviderEndpoint) -> ReviewProvider:
+        """Return the checks with the route behind them, which is never another one of checks: no route goes in rings."""
+        behind = None if entry.then is None else self.settings.providers.get(entry.then)
+        if entry.then is not None and (behind is None or behind.kind == "checks"):
+            raise SettingsError(f"LOCSEAL_PROVIDERS: `then` names {entry.then!r}, which is no other kind of route")
+        try:
+            rules = {} if entry.rules_file is None else parse_strict(entry.rules_file.read_bytes(), max_bytes=MAX_RULES)
+        except OSError:
+            raise SettingsError("LOCSEAL_PROVIDERS: the rules_file of a checks route cannot be read") from None
+        return ChecksProvider(
+            self._receipt,
+            policy=parse_check_policy(rules),
+            then=None if behind is None else self.provider(behind),
+            always_then=entry.always_then,
+        )
 
     def verifier(self, entry: VerifierEndpoint) -> ReceiptVerifier:
         if entry.kind == "jws":
@@ -141,14 +166,16 @@ def _by_site(settings: Settings, outside: _Outside) -> Callable[[str], Cms]:
     return cms
 
 
-def _policy_defaults(settings: Settings) -> dict[str, object]:
+def policy_defaults(settings: Settings) -> dict[str, object]:
+    """Return the members of a policy that the settings decide where the policy file does not."""
     return {
         "evidence_lease_seconds": settings.evidence_lease_seconds,
         "delivery_lease_seconds": settings.delivery_lease_seconds,
     }
 
 
-def _lease_check(settings: Settings) -> Callable[[SitePolicy], None]:
+def lease_check(settings: Settings) -> Callable[[SitePolicy], None]:
+    """Return what refuses a policy whose leases are shorter than the calls made under them, with a `ValueError`."""
     return lambda policy: settings.refuse_short_leases(policy.evidence_lease_seconds, policy.delivery_lease_seconds)
 
 

@@ -1,22 +1,23 @@
 """The policy of each site from one JSON file, read again when it changes; the product's defaults without a file.
 
-The file is `{"default": {...}, "sites": {"<site id>": {...}}}`; a site's entry overrides members of the default. A
-file that is broken or gone stops what needs a policy (`policy.unavailable`, retryable) rather than falling back.
+The file is `{"default": {...}, "sites": {"<site id>": {...}}, "providers": {"<route>": {...}}}`; a site's entry
+overrides members of the default. A file that is broken or gone stops what needs a policy (`policy.unavailable`,
+retryable) rather than falling back. What is right in it is `domain.policy_file`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from worker.domain.canonical import parse_strict
-from worker.domain.errors import Blocked, Invalid, Unavailable
-from worker.domain.identifier import is_token
-from worker.domain.policy import SitePolicy, parse_policy
+from worker.domain.errors import Invalid, Unavailable
+from worker.domain.policy import RoutePolicy, SitePolicy
+from worker.domain.policy_file import INVALID, Check, InvalidPolicy, PolicyFault, PolicyFile, read_policy_file
 
 MAX_BYTES: Final = 4 * 1024 * 1024
 RECHECK_SECONDS: Final = 1.0
@@ -25,8 +26,7 @@ RECHECK_SECONDS: Final = 1.0
 @dataclass(frozen=True, kw_only=True)
 class _Snapshot:
     version: tuple[int, int, int]
-    default: SitePolicy
-    sites: Mapping[str, SitePolicy]
+    file: PolicyFile
     fault: str = ""
 
 
@@ -41,7 +41,7 @@ class FilePolicies:
         path: Path | None,
         *,
         defaults: Mapping[str, Any] | None = None,
-        check: Callable[[SitePolicy], None] = lambda _policy: None,
+        check: Check = lambda _policy: None,
         recheck_seconds: float = RECHECK_SECONDS,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -56,10 +56,17 @@ class FilePolicies:
 
     def for_site(self, site_id: str) -> SitePolicy:
         """Return the site's policy, the default where none is named; `Unavailable` while the file cannot be used."""
+        return self._usable().for_site(site_id)
+
+    def for_provider(self, route: str) -> RoutePolicy:
+        """Return what is kept to towards a review route; `Unavailable` while the file cannot be used."""
+        return self._usable().providers.get(route, RoutePolicy())
+
+    def _usable(self) -> PolicyFile:
         now = self._current()
         if now.fault:
             raise Unavailable("policy.unavailable", now.fault)
-        return now.sites.get(site_id, now.default)
+        return now.file
 
     def _current(self) -> _Snapshot:
         with self._lock:
@@ -82,32 +89,36 @@ class FilePolicies:
 
     def _read(self, version: tuple[int, int, int]) -> _Snapshot:
         try:
-            default, sites = self._parse()
-        except (Blocked, ValueError) as refusal:
+            return _Snapshot(version=version, file=read_file(self._path, defaults=self._defaults, check=self._check))
+        except Invalid as refusal:
             # A policy holds no content: its path and the rule it breaks may be shown.
-            where = f"{refusal.code} at {refusal.path}" if isinstance(refusal, Invalid) else str(refusal)
-            return _Snapshot(version=version, default=SitePolicy(), sites={}, fault=f"mend the policy file: {where}")
+            where = f" at {refusal.path}" if refusal.path else ""
+            fault = f"mend the policy file (locseal policy check): {refusal.message or refusal.code}{where}"
+            return _Snapshot(version=version, file=PolicyFile(), fault=fault)
         except OSError:
             fault = "the policy file cannot be read; check LOCSEAL_POLICY_FILE"
-            return _Snapshot(version=version, default=SitePolicy(), sites={}, fault=fault)
-        return _Snapshot(version=version, default=default, sites=sites)
+            return _Snapshot(version=version, file=PolicyFile(), fault=fault)
 
-    def _parse(self) -> tuple[SitePolicy, dict[str, SitePolicy]]:
-        whole: Any = {}
-        if self._path is not None:
-            whole = parse_strict(self._path.read_bytes(), max_bytes=MAX_BYTES, code="policy.invalid")
-        if not isinstance(whole, dict) or not whole.keys() <= {"default", "sites"}:
-            raise Invalid("policy.invalid", "the file holds `default` and `sites`")
-        base, sites = whole.get("default", {}), whole.get("sites", {})
-        if not isinstance(base, dict) or not isinstance(sites, dict):
-            raise Invalid("policy.invalid", "`default` and `sites` are objects")
-        base = {**self._defaults, **base}
-        found: dict[str, SitePolicy] = {}
-        for site_id, entry in sites.items():
-            if not is_token(site_id) or not isinstance(entry, dict):
-                raise Invalid("policy.invalid", "each site id names an object", path="sites")
-            found[site_id] = parse_policy({**base, **entry})
-        default = parse_policy(base)
-        for policy in (default, *found.values()):
-            self._check(policy)
-        return default, found
+
+def read_file(
+    path: Path | None,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    check: Check = lambda _policy: None,
+    routes: Iterable[str] | None = None,
+) -> PolicyFile:
+    """Return the policies of a file, or those of an empty one without a path.
+
+    Raises `InvalidPolicy` with all faults at once (one alone where it is no strict JSON), `OSError` where it cannot be
+    read.
+    """
+    whole: Any = {}
+    if path is not None:
+        with path.open("rb") as opened:
+            raw = opened.read(MAX_BYTES + 1)
+        try:
+            whole = parse_strict(raw, max_bytes=MAX_BYTES, code=INVALID)
+        except Invalid:
+            rule = f"the file is strict JSON of at most {MAX_BYTES} bytes, without duplicate names"
+            raise InvalidPolicy([PolicyFault(path="", code="policy.json.invalid", rule=rule)]) from None
+    return read_policy_file(whole, defaults=defaults, check=check, routes=routes)

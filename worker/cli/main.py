@@ -35,6 +35,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "runs": ("runs", "app", "Guided release runs of a website version."),
     "pause": ("pauses", "pause_app", "Stop new work: all, one site or one provider."),
     "resume": ("pauses", "resume_app", "Let paused work go on."),
+    "policy": ("policies", "app", "Check the policy file, and see what holds for a site."),
     "keys": ("keys", "app", "Make, list, retire and check keys."),
     "db": ("database", "app", "Look after the database."),
     "doctor": ("doctor", "app", "Check this machine, the database and the broker."),

@@ -13,11 +13,14 @@ from pydantic import BeforeValidator, Field
 
 from worker.domain.canonical import hash_of
 from worker.domain.change import ContentType
-from worker.domain.document import Document, Hash, Seconds, Token, parse_document
+from worker.domain.document import Document, Hash, Locale, Seconds, Token, parse_document
 
 POLICY_SCHEMA: Final = "locseal.site-policy.v1"
 DEFAULT_ROUTE: Final = "default"
 LONGEST_APPROVAL_SECONDS: Final = 31_536_000  # 365 days
+
+REVIEW_DEADLINE_SECONDS: Final = 1_209_600.0  # 14 days
+RENEWAL_LEAD_SECONDS: Final = 259_200.0  # 3 days
 
 Attempts = Annotated[int, Field(ge=1, le=20)]
 LeaseSeconds = Annotated[Seconds, Field(gt=0, le=3600)]
@@ -28,11 +31,29 @@ def _frozen(value: object) -> object:
     return frozenset(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else value
 
 
+class Limits(Document):
+    """How much may be asked of one other side, counted over the whole fleet; null is no bound of the fleet's own."""
+
+    concurrent_calls: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    calls_per_second: Annotated[Seconds, Field(gt=0, le=100_000)] | None = None
+
+
+class Breaker(Document):
+    """When calls to one other side stop because it is down, and when one call tries again. Durations in seconds."""
+
+    opens_after_failures: Annotated[int, Field(ge=1, le=1000)] = 5
+    open_seconds: Annotated[Seconds, Field(gt=0, le=3600)] = 30.0
+    longest_open_seconds: Annotated[Seconds, Field(gt=0, le=3600)] = 600.0
+
+
 class SitePolicy(Document):
     """The policy of one site. Frozen; every default is the product's own.
 
     `sha256` names what an approval was given under: only the members that say what an approval means are part of it
     (see `approval_terms`), so that tuning leases or attempts never makes standing approvals worthless.
+    `required_locales` must be in every new event's plan; the source's own locale counts as there.
+    `review_deadline_seconds` bounds "accepted, not yet", from the first such answer. Renewal begins
+    `renewal_lead_seconds` before an approval ends (0: only on an operator's word).
     """
 
     publication: Literal["automatic", "guided"] = "automatic"
@@ -43,6 +64,12 @@ class SitePolicy(Document):
     delivery_lease_seconds: LeaseSeconds = 300.0
     review_route: dict[ContentType | Literal["default"], Token] = Field(default_factory=dict)
     compatible_policies: Annotated[frozenset[Hash], BeforeValidator(_frozen)] = frozenset()
+    required_locales: Annotated[frozenset[Locale], BeforeValidator(_frozen)] = frozenset()
+    review_deadline_seconds: Annotated[Seconds, Field(ge=1, le=31_536_000)] = REVIEW_DEADLINE_SECONDS
+    renewal_lead_seconds: Annotated[Seconds, Field(le=31_536_000)] = RENEWAL_LEAD_SECONDS
+    review_limits: Limits = Limits()
+    delivery_limits: Limits = Limits()
+    delivery_breaker: Breaker = Breaker()
 
     @cached_property
     def approval_terms(self) -> Mapping[str, Any]:
@@ -63,9 +90,21 @@ class SitePolicy(Document):
         """Return the policy digests whose approvals satisfy this policy: its own and the compatible ones."""
         return self.compatible_policies | {self.sha256}
 
+    @property
+    def renews_within_seconds(self) -> float:
+        """Return how long before its end an approval is renewed, in seconds: the lead, at most half of its life."""
+        return min(self.renewal_lead_seconds, self.approval_ttl_seconds / 2)
+
     def route(self, content_type: ContentType) -> str:
         """Return the name of the review route for a content type (`default` where none is named)."""
         return self.review_route.get(content_type) or self.review_route.get(DEFAULT_ROUTE, DEFAULT_ROUTE)
+
+
+class RoutePolicy(Document):
+    """What the fleet keeps to towards one review route, whatever site it works for."""
+
+    limits: Limits = Limits()
+    breaker: Breaker = Breaker()
 
 
 def parse_policy(value: object) -> SitePolicy:
