@@ -59,13 +59,13 @@ def fleet(tmp_path: Path, broker_program: Path | None) -> Iterator[LocalFleet]:
 @pytest.fixture
 def sqlite_stage(fleet: LocalFleet) -> Iterator[Stage]:
     """The fleet's broker, keys, sandbox and a migrated SQLite file."""
-    yield from _stage(fleet, None)
+    yield from stage_on(fleet, None)
 
 
 @pytest.fixture
 def postgres_stage(fleet: LocalFleet, new_postgres_database: Callable[[], URL]) -> Iterator[Stage]:
     """The fleet's broker, keys, sandbox and a migrated PostgreSQL database."""
-    yield from _stage(fleet, new_postgres_database().render_as_string(hide_password=False))
+    yield from stage_on(fleet, new_postgres_database().render_as_string(hide_password=False))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -83,7 +83,7 @@ def signed(request: pytest.FixtureRequest) -> str:
     return stage.sign(demo_submission()[1])
 
 
-def _stage(fleet: LocalFleet, database_url: str | None) -> Iterator[Stage]:
+def stage_on(fleet: LocalFleet, database_url: str | None) -> Iterator[Stage]:
     found = set_stage(fleet, site_ids=[SITE_ID], database_url=database_url)
     try:
         wait_for_sandbox(found)
