@@ -34,7 +34,7 @@ def check_characters(pair: Pair) -> Iterator[str]:
         return
     if _new(_CONTROL, pair):
         yield "character.control"
-    if _new(_BIDI, pair) & _OVERRIDE or not _closes_isolates(pair.target):
+    if _new(_BIDI, pair) & _OVERRIDE or (_closes_isolates(pair.source) and not _closes_isolates(pair.target)):
         yield "character.bidi"
     language = pair.target_locale.split("-")[0].lower()
     allowed = _USUAL | {"\u200b"} if language in _BREAKS else _USUAL

@@ -27,7 +27,7 @@ Severities = Annotated[frozenset[Severity], BeforeValidator(_frozen)]
 
 ERRORS: Final[frozenset[Severity]] = frozenset({"error"})
 FIGURES: Final = frozenset({"number.missing", "number.unknown"})
-_FIGURES_COUNT: Final[tuple[ContentType, ...]] = ("legal", "commercial")
+_FIGURES_BIND: Final[tuple[ContentType, ...]] = ("legal", "commercial")
 
 
 class CheckRule(Document):
@@ -43,16 +43,22 @@ class CheckRule(Document):
 
 
 class CheckPolicy(Document):
-    """The rule of each content type; `default` for those that have none."""
+    """The rule of each content type; `default` for those that have none of their own."""
 
     default: CheckRule = CheckRule()
-    rules: dict[ContentType, CheckRule] = Field(
-        default_factory=lambda: dict.fromkeys(_FIGURES_COUNT, CheckRule(block=FIGURES))
-    )
+    rules: dict[ContentType, CheckRule] = Field(default_factory=dict)
 
-    def blocking(self, content_type: str, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    def rule(self, content_type: ContentType) -> CheckRule:
+        """Return the rule of a content type. Figures also block where they bind: in legal and commercial content."""
+        if content_type in self.rules:
+            return self.rules[content_type]
+        if content_type in _FIGURES_BIND:
+            return self.default.model_copy(update={"block": self.default.block | FIGURES})
+        return self.default
+
+    def blocking(self, content_type: ContentType, findings: Iterable[Finding]) -> tuple[Finding, ...]:
         """Return the findings that block a text of this content type, in their order."""
-        rule = next((rule for name, rule in self.rules.items() if name == content_type), self.default)
+        rule = self.rule(content_type)
         return tuple(found for found in findings if rule.blocks(found))
 
 

@@ -50,7 +50,7 @@ _KNOWN: Final = frozenset(word for words in _LETTERS.values() for word in words)
 _LOOKALIKES: Final = frozenset({"LATIN", "CYRILLIC", "GREEK"})
 _WORD: Final = re.compile(r"[^\W\d_]++")
 _ASCII: Final = re.compile(r"[A-Za-z]++")
-_FEW: Final = 3  # letters that a name or a unit may bring along
+_FEW: Final = 8  # letters of a short text that has none of its own script; fewer may be a name or a unit
 _MANY: Final = 20  # letters that make a line of another script
 
 
@@ -74,7 +74,7 @@ def check_script(pair: Pair) -> Iterator[str]:
                 here[name in letters] += count
         total += here
         wrong = wrong or (here[False] >= _MANY and here[False] > here[True])
-    if wrong or (total[False] >= _FEW and total[False] > total[True]) or _other_han(script, pair.after.prose):
+    if wrong or (total[False] >= _FEW and not total[True]) or _other_han(script, pair.after.prose):
         yield "script.wrong"
     if mixed:
         yield "script.mixed"
