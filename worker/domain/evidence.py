@@ -27,6 +27,7 @@ REQUEST_SCHEMA: Final = "locseal.evidence-request.v1"
 RESPONSE_SCHEMA: Final = "locseal.evidence-response.v1"
 REVIEW_SCHEMA: Final = "locseal.independent-review.v1"
 LONGEST_RECEIPT: Final = 16_384  # characters
+LONGEST_RESPONSE_BYTES: Final = 1024 * 1024
 RESPONSE_MEMBERS: Final = frozenset(
     {
         "schema",

@@ -33,7 +33,7 @@ from worker.domain.attempt import (
     backoff_seconds,
 )
 from worker.store.engine import Bind, Moment, clock
-from worker.store.schema import evidence, jobs
+from worker.store.schema import deliveries, evidence, jobs
 
 SHORT_WAITS = [n for n in range(MOST_ATTEMPTS) if backoff_seconds(n) < LONGEST_WAIT_SECONDS]  # by attempt
 LATEST: ColumnElement[float] = literal_column(
@@ -70,6 +70,15 @@ def due_at(table: Table, bind: Bind, now: Moment, not_before: ColumnElement[floa
     latest = clock(bind, now) + LONGEST_WAIT_SECONDS
     is_longer = and_(not_before.is_not(None), not_before > due)
     return case((and_(is_longer, not_before > latest), latest), (is_longer, not_before), else_=due)
+
+
+def is_being_renewed() -> ColumnElement[bool]:
+    """Return the condition that a delivery's approvals are being renewed, and that it may still give way: unsent."""
+    return and_(
+        deliveries.c.renewal_asked_at.is_not(None),
+        deliveries.c.in_doubt.is_(False),
+        deliveries.c.status.in_((literal_column(f"'{PENDING}'"), literal_column(f"'{RETRY_WAIT}'"))),
+    )
 
 
 def is_current_result() -> ColumnElement[bool]:

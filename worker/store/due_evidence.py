@@ -2,7 +2,8 @@
 
 Fair share: each further row goes to the site with the fewest live leases, those of this very batch counted; within a
 site rows go by due time. The cost does not grow with the backlog: sites and routes are walked by index, and of each
-only as many rows are read as the batch may need. Rows of events that are not open, or that have a delivery, stay.
+only as many rows are read as the batch may need. Rows of events that are not open, or that have a delivery which is
+not being renewed, stay.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from worker.domain.attempt import require_lease_seconds
 from worker.domain.evidence import EvidenceClaim, EvidenceKey
 from worker.domain.identifier import require_time, require_token
-from worker.store.conditions import is_leased, is_row_sound, is_waiting
+from worker.store.conditions import is_being_renewed, is_leased, is_row_sound, is_waiting
 from worker.store.engine import Bind, Moment, clock, is_sqlite, json_rows, row_source, writing
 from worker.store.evidence_claims import claim_of, key_of
 from worker.store.leases import EVIDENCE
@@ -55,12 +56,18 @@ SPARE = 3
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedRow:
-    """One leased evidence row: the question, the lease, and who is to be asked for which site."""
+    """One leased evidence row: the question, the lease, and who is to be asked for which site.
+
+    `awaited_since_at` is when a provider first answered "accepted, not yet". Where `renewed_at` is set, only an
+    approval given since then answers the row. Both in seconds.
+    """
 
     key: EvidenceKey
     claim: EvidenceClaim
     site_id: str
     provider: str
+    awaited_since_at: float | None = None
+    renewed_at: float | None = None
 
 
 def claim_due(
@@ -101,7 +108,11 @@ def claim_due(
         )
 
     return [
-        ClaimedRow(key=key_of(row), claim=claim_of(row), site_id=row["site_id"], provider=row["provider"])
+        ClaimedRow(
+            key=key_of(row),
+            claim=claim_of(row),
+            **{name: row[name] for name in ("site_id", "provider", "awaited_since_at", "renewed_at")},
+        )
         for row in writing(engine, work)
     ]
 
@@ -224,6 +235,7 @@ def _is_wanted(rows: FromClause) -> ColumnElement[bool]:
     spoken_for = exists().where(
         deliveries.c.event_id == rows.c.event_id,
         deliveries.c.status != literal_column("'failed'"),
+        ~is_being_renewed(),
     )
     return and_(is_open, ~spoken_for)
 

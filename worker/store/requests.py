@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, String, literal, null, select, tuple_, union_all
+from sqlalchemy import Connection, Float, String, cast, literal, null, select, tuple_, union_all
 
 from worker.domain.canonical import parse_strict, sha256_hex
 from worker.domain.change import ChangeEvent, parse_change
@@ -18,9 +18,19 @@ from worker.domain.errors import Blocked
 from worker.domain.evidence import EvidenceKey, EvidenceRequest, build_request
 from worker.domain.result import check_result, parse_result
 from worker.store.engine import clock, json_rows, row_source
-from worker.store.schema import approvals, events, results
+from worker.store.schema import approvals, events, pushed_responses, results, submissions
 
+NAMES = ("request_id", "event_id", "job_id", "result_sha256")  # of a key, as the statement needs them
 MAX_STORED_BYTES = 64 * 1024 * 1024  # twice what intake lets in: escapes may be written longer than they came
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushedResponse:
+    """A finished review that was handed in, as it lies in the inbox."""
+
+    document_sha256: str
+    body: str = field(repr=False)
+    received_at: float
 
 
 @dataclass(kw_only=True)
@@ -29,6 +39,7 @@ class Loaded:
 
     requests: dict[str, EvidenceRequest] = field(default_factory=dict)  # by request id, verified
     tampered: list[str] = field(default_factory=list)  # request ids whose stored documents do not fit the row
+    pushed: dict[str, PushedResponse] = field(default_factory=dict)  # the newest by request id; unverified
     approved_jobs: set[str] = field(default_factory=set)  # jobs with an unexpired, unrevoked approval; unverified
 
 
@@ -37,25 +48,38 @@ def load_requests(conn: Connection, keys: Sequence[EvidenceKey], *, now: float |
 
     Each event's document is read and parsed once, however many of its locales were claimed.
     """
-    claimed = row_source(conn, "claimed", {"event_id": String, "job_id": String, "result_sha256": String}, "claimed")
+    claimed = row_source(conn, "claimed", dict.fromkeys(NAMES, String), "claimed")
+    no_time = cast(null(), Float)
     statement = union_all(
         select(literal("event").label("kind"), events.c.event_id.label("id"), events.c.event_sha256.label("sha256"))
-        .add_columns(events.c.document)
+        .add_columns(events.c.document, no_time.label("at"))
         .where(events.c.event_id.in_(select(claimed.c.event_id))),
-        select(literal("result"), results.c.job_id, results.c.result_sha256, results.c.document).where(
+        select(literal("result"), results.c.job_id, results.c.result_sha256, results.c.document, no_time).where(
             tuple_(results.c.job_id, results.c.result_sha256).in_(select(claimed.c.job_id, claimed.c.result_sha256))
         ),
-        select(literal("approval"), approvals.c.job_id, null(), null()).where(
+        select(literal("approval"), approvals.c.job_id, null(), null(), no_time).where(
             approvals.c.job_id.in_(select(claimed.c.job_id)),
             approvals.c.revoked_at.is_(None),
             approvals.c.expires_at > clock(conn, now),
         ),
+        select(
+            literal("pushed"),
+            pushed_responses.c.request_id,
+            pushed_responses.c.document_sha256,
+            submissions.c.body,
+            pushed_responses.c.received_at,
+        )
+        .join(submissions, submissions.c.document_sha256 == pushed_responses.c.document_sha256)
+        .where(pushed_responses.c.request_id.in_(select(claimed.c.request_id))),
     )
-    wanted = [{"event_id": key.event_id, "job_id": key.job_id, "result_sha256": key.result_sha256} for key in keys]
+    wanted = [{name: getattr(key, name) for name in NAMES} for key in keys]
     found = conn.execute(statement, {"claimed": json_rows(wanted)}).all()
     loaded = Loaded(approved_jobs={one.id for one in found if one.kind == "approval"})
     changes = {one.id: _change(one.document, one.sha256) for one in found if one.kind == "event"}
     texts = {(one.id, one.sha256): one.document for one in found if one.kind == "result"}
+    handed_in = [one for one in found if one.kind == "pushed"]
+    for one in sorted(handed_in, key=lambda one: (one.at, one.sha256)):  # the newest comes to stand
+        loaded.pushed[one.id] = PushedResponse(document_sha256=one.sha256, body=one.document, received_at=one.at)
     for key in keys:
         request = _request(key, changes.get(key.event_id), texts.get((key.job_id, key.result_sha256)))
         if request is None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, String, exists, null, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Engine, String, exists, func, null, or_, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
 from worker.domain.attempt import FAILED, SUCCEEDED
@@ -23,6 +24,7 @@ from worker.store.conditions import is_row_sound
 from worker.store.engine import clock, is_sqlite, json_rows, read_clock, row_source, writing
 from worker.store.leases import EVIDENCE, LEASE_CLEARED
 from worker.store.public_keys import keep_public_keys
+from worker.store.responses import hurry_pushed
 from worker.store.schema import approvals, evidence, jobs
 from worker.store.setbacks import Ending, ended_source
 
@@ -52,15 +54,20 @@ class Failure:
     retryable: bool
     not_before: float | None = None
     retry_after_seconds: float | None = None
+    is_pushed: bool = False  # the answer came out of the inbox
 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """Work handed back, due at `not_before` (seconds); no attempt is counted."""
+    """Work handed back, due at `not_before` (seconds); no attempt is counted.
+
+    `is_awaited` says that the provider accepted it and answers later; the first time is kept with the row.
+    """
 
     claim: EvidenceClaim
     code: str
     not_before: float
+    is_awaited: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +176,7 @@ def mark_jobs_approved(conn: Connection, answered: Mapping[str, str], *, now: fl
             exists().where(
                 approvals.c.job_id == evidence.c.job_id,
                 approvals.c.result_sha256 == evidence.c.result_sha256,
+                or_(evidence.c.renewed_at.is_(None), approvals.c.approved_at >= evidence.c.renewed_at),
                 stands(at),
             ),
         )
@@ -201,8 +209,19 @@ def _settle(conn: Connection, batch: Batch, now: float | None) -> Settled:
         _lock_jobs(conn, answered)
         approved |= mark_jobs_approved(conn, answered, now=now)
     failed = EVIDENCE.fail(conn, [_failure(one) for one in batch.failures], now=now)
-    released = EVIDENCE.release(conn, [_ending(one.claim, one.code, one.not_before) for one in batch.releases], now=now)
+    released = _release(conn, [one for one in batch.releases if not one.is_awaited], now=now)
+    since = {"awaited_since_at": func.coalesce(evidence.c.awaited_since_at, clock(conn, now))}
+    released |= _release(conn, [one for one in batch.releases if one.is_awaited], now=now, values=since)
+    unanswered = {one.claim.request_id for one in batch.failures if one.retryable and not one.is_pushed}
+    hurry_pushed(conn, (unanswered & failed.keys()) | released, now=now)
     return Settled(approved=approved, failed=failed, released=released, has_kept_keys=bool(kept))
+
+
+def _release(
+    conn: Connection, releases: Iterable[Release], *, now: float | None, values: Mapping[str, Any] | None = None
+) -> frozenset[str]:
+    endings = [_ending(one.claim, one.code, one.not_before) for one in releases]
+    return EVIDENCE.release(conn, endings, now=now, values=values)
 
 
 def _succeed(conn: Connection, endings: Sequence[Ending], now: float | None) -> frozenset[str]:

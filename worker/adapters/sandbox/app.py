@@ -1,5 +1,8 @@
 """The sandbox's HTTP surface: `/provider`, `/verifier`, `/cms/deliveries`, `/cms/lookups`, `/control`, `/health`.
 
+`GET /responses` names the reviews that the provider put off ("accepted, not yet"); `POST /responses/<request id>`
+finishes one and returns its signed response, to be handed in with `locseal evidence submit`.
+
 Counts every call and misbehaves around the contracts as it is told.
 """
 
@@ -84,6 +87,8 @@ class Sandbox:
                 Route("/verifier", self._target("verifier", self._contracts.verify), methods=["POST"]),
                 Route("/cms/deliveries", self._target("cms", self._contracts.deliver), methods=["POST"]),
                 Route("/cms/lookups", self._target("lookup", self._contracts.look_up), methods=["POST"]),
+                Route("/responses", self._awaited, methods=["GET"]),
+                Route("/responses/{request_id}", self._respond, methods=["POST"]),
                 Route("/control", self._show, methods=["GET"]),
                 Route("/control", self._control, methods=["POST"]),
                 Route("/health", self._health, methods=["GET"]),
@@ -146,6 +151,16 @@ class Sandbox:
         if "requests" in request.query_params:
             state["requests"] = dict(self.controls.by_request)
         return JSONResponse(state)
+
+    async def _awaited(self, request: Request) -> Response:
+        self._check_local(request)
+        return JSONResponse({"requests": self._contracts.awaited()})
+
+    async def _respond(self, request: Request) -> Response:
+        """Finish a review that was put off and hand out its signed response, for `locseal evidence submit`."""
+        self._check_local(request)
+        response = self._contracts.finished(request.path_params["request_id"])
+        return JSONResponse(status_code=404, content={}) if response is None else JSONResponse(response.to_json())
 
     async def _control(self, request: Request) -> Response:
         self._check_local(request)

@@ -66,6 +66,7 @@ class Contracts:
         self._escalation = escalation
         self._publication_trust = publication_trust
         self._verifier = JwsVerifier(keys.trust)
+        self._awaited: dict[str, Mapping[str, Any]] = {}
 
     async def review(self, request: Request, admit: Admit) -> Response:
         """Answer an evidence request with the receipts that its flags call for."""
@@ -87,17 +88,35 @@ class Contracts:
         refused = behaviour.refuse.get(document["target_locale"])
         if refused is not None:
             return JSONResponse({"code": refused}, status_code=422)
-        if self._controls.not_yet(request_id):
+        if self._controls.not_yet(request_id, _need(document)):
+            texts = ("source_text", "target_text")
+            self._awaited[request_id] = {name: value for name, value in document.items() if name not in texts}
             return Response(status_code=202, headers=retry_after(behaviour))
-
-        def sign(purpose: str, binding: Mapping[str, Any]) -> str:
-            return self._keys.receipt(purpose, binding, wrong_key=behaviour.wrong_key)
-
-        answer = good_answer(document, sign, reviewer=REVIEWER, escalation=self._escalation)
+        answer = self._answer(document)
         if behaviour.rubbish == "binding":
             answer["request_id"] = "evidence-" + "0" * 64
             return Bound(answer)
         return JSONResponse(answer)
+
+    def finished(self, request_id: str) -> SignedDocument | None:
+        """Finish the review of a request that was put off, and return its signed response; None for another id."""
+        document = self._awaited.get(request_id)
+        if document is None:
+            return None
+        self._controls.finish(request_id)
+        return self._keys.hand_in(self._answer(document), wrong_key=self._controls.of("provider").wrong_key)
+
+    def awaited(self) -> list[str]:
+        """Return the ids of the requests that were put off, in the order in which they came."""
+        return list(self._awaited)
+
+    def _answer(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        wrong_key = self._controls.of("provider").wrong_key
+
+        def sign(purpose: str, binding: Mapping[str, Any]) -> str:
+            return self._keys.receipt(purpose, binding, wrong_key=wrong_key)
+
+        return good_answer(document, sign, reviewer=REVIEWER, escalation=self._escalation)
 
     async def verify(self, request: Request, admit: Admit) -> Response:
         """Say whether a receipt proves a binding."""
@@ -197,6 +216,13 @@ class Contracts:
         jwks = parse_strict(self._publication_trust.read_bytes(), max_bytes=4 * 1024 * 1024)
         trust = load_trust("publication", jwks)
         verify_detached(trust, delivery.payload(), delivery.signature, code="delivery.signature.invalid")
+
+
+def _need(document: Mapping[str, Any]) -> Literal["human", "independent", "quality"]:
+    """Return the review that a request's flags call for beside the quality receipt."""
+    if document["human_review_required"]:
+        return "human"
+    return "independent" if document["independent_review_required"] else "quality"
 
 
 async def body_of(request: Request) -> bytes:

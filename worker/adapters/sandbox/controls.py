@@ -39,6 +39,7 @@ class Behaviour(Document):
     wrong_key: bool = False
     refuse: dict[str, str] = Field(default_factory=dict)  # provider: locale -> code of a 422
     not_yet_times: Times = 0  # provider: 202 so often for each request
+    by_hand: list[Literal["human", "independent", "quality"]] = Field(default_factory=list)  # provider: see `Controls`
     stale: bool = False  # cms: 409 stale for every delivery
 
 
@@ -50,6 +51,7 @@ class Controls:
         self._fail_debt: Counter[str] = Counter()
         self._spent: Counter[tuple[str, str]] = Counter()
         self._not_yet: Counter[str] = Counter()
+        self._finished: set[str] = set()
         self._changed = asyncio.Event()
         self.running: Counter[str] = Counter()
         self.reset()
@@ -112,13 +114,22 @@ class Controls:
         lost = self._spend(target, "lose_answer_times", self.of(target).lose_answer_times)
         return self._counted(f"{target}.lost", lost)
 
-    def not_yet(self, request_id: str) -> bool:
-        """Tell whether the provider has no answer yet to this request, and count it."""
-        allowed = self.of("provider").not_yet_times
-        waiting = allowed > 0 and self._not_yet[request_id] < allowed
+    def not_yet(self, request_id: str, need: Literal["human", "independent", "quality"]) -> bool:
+        """Tell whether the provider has no answer yet to this request, and count it.
+
+        So it is `not_yet_times` for each, and for what is reviewed `by_hand` (by what its flags call for) until the
+        review is finished.
+        """
+        behaviour = self.of("provider")
+        waiting = self._not_yet[request_id] < behaviour.not_yet_times
+        waiting = waiting or (need in behaviour.by_hand and request_id not in self._finished)
         if waiting:
             self._not_yet[request_id] += 1
         return self._counted("provider.not_yet", waiting)
+
+    def finish(self, request_id: str) -> None:
+        """Note that the review of a request is finished: from now on the provider answers it."""
+        self._finished.add(request_id)
 
     def begin(self, target: Target) -> None:
         """Count a call that arrived."""

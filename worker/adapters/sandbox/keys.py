@@ -16,7 +16,7 @@ from worker.domain.signature import SignedDocument, TrustSet, new_private_key, s
 
 PROVIDER_ID: Final = "sandbox-review"
 REVIEWER_ID: Final = "sandbox-second-model"
-PURPOSES: Final = ("receipt:quality", "receipt:human", "receipt:independent", "acknowledgement")
+PURPOSES: Final = ("receipt:quality", "receipt:human", "receipt:independent", "evidence", "acknowledgement")
 
 _PROVIDERS: Final = {
     "receipt:quality": (PROVIDER_ID,),
@@ -75,6 +75,10 @@ class SandboxKeys:
     def receipt(self, purpose: str, binding: Mapping[str, Any], *, wrong_key: bool = False) -> str:
         """Return a receipt: the detached signature over a binding."""
         return self._sign(purpose, binding, wrong_key)
+
+    def hand_in(self, document: Mapping[str, Any], *, wrong_key: bool = False) -> SignedDocument:
+        """Return a signed response, as a provider hands it in by itself."""
+        return SignedDocument(document, self._sign("evidence", document, wrong_key))
 
     def acknowledge(self, document: Mapping[str, Any], *, wrong_key: bool = False) -> SignedDocument:
         """Return a signed answer of the CMS."""

@@ -7,25 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from worker.domain.canonical import sha256_hex
 from worker.domain.errors import Blocked
-from worker.domain.evidence import EvidenceRequest
-from worker.domain.review import REQUEST_TAMPERED, Deferred, Ending, Refused, Reused
+from worker.domain.evidence import LONGEST_RESPONSE_BYTES, EvidenceRequest
+from worker.domain.review import REQUEST_TAMPERED, RESPONSE_TAMPERED, Deferred, Ending, Refused, Reused
+from worker.domain.signature import parse_signed, verify_detached
 from worker.flow.services import Services
 from worker.store.approvals import StoredApproval, choose, standing_approvals, verify_approval
 from worker.store.due_evidence import ClaimedRow
 from worker.store.engine import reading
-from worker.store.requests import load_requests
+from worker.store.requests import PushedResponse, load_requests
 
 KEYS_UNREADABLE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """The verified requests by request id, and the endings of rows that are not to be asked about."""
+    """By request id: the verified requests, the endings of rows not to be asked about, and answers handed in."""
 
     requests: Mapping[str, EvidenceRequest]
     endings: Mapping[str, Ending]
+    pushed: Mapping[str, object]  # answers that were handed in, parsed and verified, unjudged
 
 
 def open_requests(services: Services, rows: Sequence[ClaimedRow]) -> Opened:
@@ -40,11 +44,38 @@ def open_requests(services: Services, rows: Sequence[ClaimedRow]) -> Opened:
     endings: dict[str, Ending] = {
         request_id: Refused(code=REQUEST_TAMPERED, retryable=False) for request_id in loaded.tampered
     }
+    renewed = {row.key.request_id: row.renewed_at for row in rows}
     for request_id, request in loaded.requests.items():
-        ending = _reuse(services, request, standing.get(request.key.job_id, ()))
+        since = renewed[request_id] or 0.0
+        ending = _reuse(services, request, [a for a in standing.get(request.key.job_id, ()) if a.approved_at >= since])
         if ending is not None:
             endings[request_id] = ending
-    return Opened(requests=loaded.requests, endings=endings)
+    pushed: dict[str, object] = {}
+    for request_id in loaded.pushed.keys() - endings.keys():
+        answer = _handed_in(services, loaded.pushed[request_id])
+        if isinstance(answer, Refused | Deferred):
+            endings[request_id] = answer
+        elif answer is not None:
+            pushed[request_id] = answer
+    return Opened(requests=loaded.requests, endings=endings, pushed=pushed)
+
+
+def _handed_in(services: Services, pushed: PushedResponse) -> dict[str, Any] | Refused | Deferred | None:
+    """Return the answer in the inbox, verified again; None where its key is not trusted any more: then ask anew."""
+    try:
+        if sha256_hex(pushed.body) != pushed.document_sha256:
+            return Refused(code=RESPONSE_TAMPERED, retryable=False)
+        signed = parse_signed(pushed.body, max_bytes=LONGEST_RESPONSE_BYTES, code=RESPONSE_TAMPERED)
+        verify_detached(
+            services.keys.trust("evidence"),
+            signed.payload(),
+            signed.signature,
+            code=RESPONSE_TAMPERED,
+            signed_at=pushed.received_at,
+        )
+    except Blocked as refusal:
+        return Deferred(code=refusal.code, wait_seconds=KEYS_UNREADABLE_SECONDS) if refusal.retryable else None
+    return dict(signed.document)
 
 
 def _reuse(services: Services, request: EvidenceRequest, standing: Sequence[StoredApproval]) -> Ending | None:

@@ -98,7 +98,8 @@ class Collection:
             if ending is not None:
                 self._answered.append(Answered(row=row, guard=guard, ending=ending))
             else:
-                self._calls.begin(row, guard, opened.requests[row.key.request_id])
+                request_id = row.key.request_id
+                self._calls.begin(row, guard, opened.requests[request_id], opened.pushed.get(request_id))
         self._claimed = []
 
     def _let_go(self) -> None:

@@ -61,14 +61,22 @@ class Guard:
         return self.monotonic() >= self.ends_at
 
 
-async def review_locale(services: Services, request: EvidenceRequest, route: str | None, guard: Guard) -> Ending:
-    """Return how one attempt ended. Never raises, but for cancellation when the process ends."""
+async def review_locale(
+    services: Services, request: EvidenceRequest, route: str | None, guard: Guard, pushed: object = None
+) -> Ending:
+    """Return how one attempt ended. Never raises, but for cancellation when the process ends.
+
+    `pushed` is an answer that was handed in: it stands for the provider's, which is not asked, and is judged and
+    verified like one.
+    """
     provider = services.providers.get(route or "")
-    if provider is None:
+    if pushed is None and provider is None:
         return Deferred(code=ROUTE_UNKNOWN, wait_seconds=ROUTE_UNKNOWN_SECONDS)
     if not guard.is_live():
         return Abandoned(code=GUARD_FAILED)
-    answer = await _ask(provider, request, services.deadlines.provider_seconds)
+    answer = pushed
+    if pushed is None and provider is not None:
+        answer = await _ask(provider, request, services.deadlines.provider_seconds)
     if isinstance(answer, Refused):
         return answer
     if isinstance(answer, NotYet):

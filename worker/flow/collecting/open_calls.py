@@ -48,13 +48,14 @@ class OpenCalls:
         bound = self._services.concurrent_calls
         return min(self._services.collecting.free_places(bound), bound - self.waiting)
 
-    def begin(self, row: ClaimedRow, guard: Guard, request: EvidenceRequest) -> None:
-        """Start the call of one row; its answer comes out of `gather`."""
+    def begin(self, row: ClaimedRow, guard: Guard, request: EvidenceRequest, pushed: object = None) -> None:
+        """Start the call of one row, or what is left of it where the answer was handed in; it comes out of `gather`."""
         services = self._services
         services.collecting.call_began()
         self.waiting += 1
-        future = services.calls.start(review_locale(services, request, row.provider, guard))
-        future.add_done_callback(partial(_ended, services.collecting, self._inbox, row, guard))
+        future = services.calls.start(review_locale(services, request, row.provider, guard, pushed))
+        is_pushed = pushed is not None
+        future.add_done_callback(partial(_ended, services.collecting, self._inbox, row, guard, is_pushed))
 
     def gather(self, *, has_company: bool, pause_seconds: float) -> list[Answered]:
         """Sleep until an answer or a wake arrives, then take in what comes within a moment.
@@ -84,10 +85,15 @@ class OpenCalls:
 
 
 def _ended(
-    collecting: Collecting, inbox: queue.SimpleQueue[Any], row: ClaimedRow, guard: Guard, future: Future[Ending]
+    collecting: Collecting,
+    inbox: queue.SimpleQueue[Any],
+    row: ClaimedRow,
+    guard: Guard,
+    is_pushed: bool,
+    future: Future[Ending],
 ) -> None:
     """Hand an answer to the collector; a call that was cut off (the loop ends) may be tried again."""
     collecting.call_ended()
     is_cut_off = future.cancelled() or future.exception() is not None
     ending = Refused(code=UNAVAILABLE, retryable=True) if is_cut_off else future.result()
-    inbox.put(Answered(row=row, guard=guard, ending=ending))
+    inbox.put(Answered(row=row, guard=guard, ending=ending, is_pushed=is_pushed))

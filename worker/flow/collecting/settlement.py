@@ -12,7 +12,9 @@ import structlog
 
 from worker.domain.attempt import spread_wait
 from worker.domain.review import (
+    DEADLINE_PASSED,
     LEASE_LOST,
+    NOT_YET,
     STORE_REFUSED,
     TARGET_CONFLICT,
     Abandoned,
@@ -34,11 +36,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
-    """A claimed row, its guard, and how its attempt ended."""
+    """A claimed row, its guard, and how its attempt ended. `is_pushed`: by an answer that had been handed in."""
 
     row: ClaimedRow
     guard: Guard
     ending: Ending
+    is_pushed: bool = False
 
 
 def settle_answers(services: Services, answered: Sequence[Answered]) -> Settled:
@@ -61,19 +64,20 @@ def settle_answers(services: Services, answered: Sequence[Answered]) -> Settled:
         if isinstance(ending, Success):
             successes.append(ending)
         elif isinstance(ending, Refused):
-            asked = ending.retry_after_seconds
-            wait = spread_wait(claim.attempt, jitter=services.jitter(), retry_after_seconds=asked)
+            named = ending.retry_after_seconds
+            wait = spread_wait(claim.attempt, jitter=services.jitter(), retry_after_seconds=named)
             failures.append(
                 Failure(
                     claim=claim,
                     code=ending.code,
                     retryable=ending.retryable,
                     not_before=found.now + wait,
-                    retry_after_seconds=asked,
+                    retry_after_seconds=named,
+                    is_pushed=one.is_pushed,
                 )
             )
         elif isinstance(ending, Deferred):
-            releases.append(Release(claim=claim, code=ending.code, not_before=found.now + ending.wait_seconds))
+            releases.append(_release(services, one.row, ending, found.now))
         elif isinstance(ending, Reused):
             reused[one.row.key.job_id] = one.row.key.result_sha256
     services.checkpoint("collect.signed")
@@ -97,12 +101,34 @@ def settle_answers(services: Services, answered: Sequence[Answered]) -> Settled:
 def _signed(services: Services, one: Answered, found: Survey) -> Ending | Success:
     """Return an ending as it is, but a verified answer as its signed approval."""
     if not isinstance(one.ending, Verified):
-        return one.ending
+        return _in_time(services, one.row, one.ending, found.now)
     job_id = one.row.key.job_id
     if job_id in found.approved_otherwise:
         return Refused(code=TARGET_CONFLICT, retryable=False)
     signed = sign_approval(services, one.row.claim, one.ending, found.now)
     return replace(signed, is_shared=job_id in found.shared_jobs) if isinstance(signed, Success) else signed
+
+
+def _in_time(services: Services, row: ClaimedRow, ending: Ending, now: float) -> Ending:
+    """Return an ending as it is, but "accepted, not yet" as a terminal failure once the site's deadline is over."""
+    is_awaited = isinstance(ending, Deferred) and ending.code == NOT_YET
+    if not is_awaited or row.awaited_since_at is None or now < _gives_up_at(services, row, now):
+        return ending
+    return Refused(code=DEADLINE_PASSED, retryable=False)
+
+
+def _release(services: Services, row: ClaimedRow, ending: Deferred, now: float) -> Release:
+    """Return how work is handed back; who is awaited is asked once more when the deadline is over."""
+    due_at = now + ending.wait_seconds
+    is_awaited = ending.code == NOT_YET
+    if is_awaited:
+        due_at = min(due_at, max(now, _gives_up_at(services, row, now)))
+    return Release(claim=row.claim, code=ending.code, not_before=due_at, is_awaited=is_awaited)
+
+
+def _gives_up_at(services: Services, row: ClaimedRow, now: float) -> float:
+    since = now if row.awaited_since_at is None else row.awaited_since_at
+    return since + services.policies.for_site(row.site_id).review_deadline_seconds
 
 
 def _log(answered: Sequence[Answered], settled: Settled, codes: Mapping[str, str]) -> None:
