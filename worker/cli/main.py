@@ -27,6 +27,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "demo": ("demo", "app", "Run everything once on this machine and show what happens."),
     "submit": ("submit", "app", "Send a signed submission, or sign and send one."),
     "import": ("imports", "app", "Read PO, XLIFF or JSON into a submission."),
+    "check": ("check", "app", "Check translations against their sources."),
     "releases": ("releases", "app", "See and withdraw change events."),
     "evidence": ("evidence", "app", "Retry, renew or hand in evidence."),
     "approvals": ("approvals", "app", "See and revoke approvals."),
