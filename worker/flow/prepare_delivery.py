@@ -10,11 +10,13 @@ from worker.domain.canonical import sha256_hex
 from worker.domain.delivery import Advance, AdvanceStatus, build_publication
 from worker.domain.errors import Blocked
 from worker.domain.messages import DELIVERY_PUBLISH
+from worker.domain.policy import SitePolicy
 from worker.flow.services import Services
 from worker.store.approvals import StoredApproval
-from worker.store.deliveries import Prepared, insert_delivery, lock_event
+from worker.store.deliveries import Prepared, end_renewal, insert_delivery, lock_event, replace_renewed
 from worker.store.engine import reading, writing
 from worker.store.event_plans import EventPlan, approved_locales, choose_approvals, load_plan, verified_change
+from worker.store.readiness import ready_events
 
 COLLISION = "cms.delivery.idempotency_collision"
 
@@ -23,7 +25,8 @@ def prepare_delivery(services: Services, event_id: str) -> Advance:
     """Prepare the delivery of an event whose every locale is approved, exactly once, whoever comes first.
 
     Returns `delivery_ready` with the delivery's id, the same when called again; `waiting` with the first job that
-    lacks a current approval; or the state the event ended in. Raises `cms.delivery.idempotency_collision` where the
+    lacks a current approval; or the state the event ended in. An unsent delivery whose renewal is complete is closed,
+    and its successor stored, in one transaction. Raises `cms.delivery.idempotency_collision` where the
     event's delivery holds other bytes, `cms.delivery.failed` where an earlier one forbids another, a `….tampered` code
     where something stored is not what it was, and `Unavailable`. Signs outside the transaction. Safe to run
     concurrently with itself: the loser discards its bytes.
@@ -48,8 +51,10 @@ def _prepare(services: Services, plan: EventPlan) -> Advance | None:
     if plan.state != "open":
         return _stands(plan, plan.state, plan.spoken_id)
     policy = services.policies.for_site(plan.site_id)
+    is_renewed = plan.is_renewing and _is_complete(services, plan, policy)
     chosen: list[StoredApproval] = []
-    for job, approval in zip(plan.jobs, choose_approvals(plan, policy.accepted), strict=True):
+    found = choose_approvals(plan, policy.accepted, is_renewed=is_renewed)
+    for job, approval in zip(plan.jobs, found, strict=True):
         if approval is None:
             return Advance(
                 status="waiting",
@@ -63,9 +68,11 @@ def _prepare(services: Services, plan: EventPlan) -> Advance | None:
     locales = approved_locales(plan, change, chosen, services.keys.trust("approval"))
     publication = build_publication(change, locales)
     delivery_id = publication["delivery_id"]
-    if plan.spoken_id is not None:
+    if plan.spoken_id is not None and (plan.spoken_id == delivery_id or not is_renewed):
         if plan.spoken_id != delivery_id:
             raise Blocked(COLLISION, "the event's delivery holds other bytes; see locseal evidence renew")
+        if is_renewed:
+            writing(services.engine, lambda conn: end_renewal(conn, delivery_id))
         return _stands(plan, "delivery_ready", delivery_id)
     signed = services.keys.sign("publication", publication)
     payload = signed.payload().decode()
@@ -86,8 +93,11 @@ def _prepare(services: Services, plan: EventPlan) -> Advance | None:
     approval_ids = [approval.approval_id for approval in chosen]
 
     def work(conn: Connection) -> bool:
-        is_open = lock_event(conn, plan.event_id) == "open"
-        return is_open and insert_delivery(conn, prepared, approval_ids, now=services.now())
+        if lock_event(conn, plan.event_id) != "open":
+            return False
+        if plan.spoken_id is not None:
+            return replace_renewed(conn, plan.spoken_id, prepared, approval_ids, now=services.now())
+        return insert_delivery(conn, prepared, approval_ids, now=services.now())
 
     if not writing(services.engine, work):
         return None
@@ -95,6 +105,13 @@ def _prepare(services: Services, plan: EventPlan) -> Advance | None:
     if policy.publication == "automatic":
         services.queue.wake(DELIVERY_PUBLISH, event_id=plan.event_id)
     return _stands(plan, "delivery_ready", delivery_id)
+
+
+def _is_complete(services: Services, plan: EventPlan, policy: SitePolicy) -> bool:
+    """Tell whether every locale that was asked about again has its new approval."""
+    with reading(services.engine) as conn:
+        accepted = {plan.site_id: policy.accepted}
+        return plan.event_id in ready_events(conn, [plan.jobs[0].job_id], accepted, now=services.now())
 
 
 def _stands(plan: EventPlan, status: str, delivery_id: str | None) -> Advance:
