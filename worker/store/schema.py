@@ -329,15 +329,6 @@ deliveries = Table(
         sqlite_where=text(OPEN_OR_ACKNOWLEDGED),
     ),
     Index("deliveries_by_event", "event_id", "created_at"),
-    Index("deliveries_by_source", "site_id", "source_id", "source_sequence"),
-    Index(
-        "deliveries_due",
-        "next_attempt_at",
-        "created_at",
-        "delivery_id",
-        postgresql_where=text(DUE),
-        sqlite_where=text(DUE),
-    ),
     Index(
         "deliveries_leased",
         "lease_expires_at",

@@ -151,11 +151,6 @@ CREATE TABLE deliveries (
 
 CREATE INDEX deliveries_by_event ON deliveries (event_id, created_at);
 
-CREATE INDEX deliveries_by_source ON deliveries (site_id, source_id, source_sequence);
-
-CREATE INDEX deliveries_due ON deliveries (next_attempt_at, created_at, delivery_id)
-    WHERE status IN ('pending', 'retry_wait');
-
 CREATE INDEX deliveries_leased ON deliveries (lease_expires_at) WHERE status = 'leased';
 
 CREATE UNIQUE INDEX deliveries_one_per_event ON deliveries (event_id)
