@@ -82,6 +82,7 @@ broker_transport_options = {
     "visibility_timeout": _settings.visibility_timeout_seconds,  # for intake, the only late acknowledgement
     "unacked_restore_interval": 10,  # with the throttle of 1: lost intake returns within 10 s of its timeout
     "unacked_restore_throttle": 1,
+    "unacked_mutex_expire": 30,  # whoever died while handing messages back holds the others up no longer
     "global_keyprefix": _settings.broker_key_prefix,
     "socket_timeout": _settings.broker_timeout_seconds,
     "socket_connect_timeout": _settings.broker_connect_timeout_seconds,

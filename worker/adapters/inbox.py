@@ -19,6 +19,7 @@ from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 from celery.worker.strategy import default as celery_strategy
 from kombu.transport import TRANSPORT_ALIASES, redis
+from redis.exceptions import RedisError
 
 from worker.domain.canonical import parse_strict
 from worker.domain.errors import Invalid
@@ -27,6 +28,8 @@ from worker.domain.messages import MAX_BODY_BYTES, WIRE, represent
 
 log = structlog.get_logger(__name__)
 logger = logging.getLogger(__name__)  # for kombu, which prints a delivery tag and nothing else
+
+_GONE = (AttributeError, OSError, RedisError)  # of a connection that was lost under kombu
 
 
 def raw_body(message: Any) -> bytes:
@@ -163,8 +166,44 @@ def _is_entry(value: object) -> bool:
     )
 
 
+class CarefulQoS(redis.QoS):
+    """Keeps the book of late-ack messages in hand, also when their connection is gone.
+
+    kombu reaches for the lost connection then and fails with an AttributeError: the consumer would stop for good, and
+    its process would stay as long as a task waits in its slot. What cannot be told to Redis is left to its visibility
+    timeout; the message may be handed out again, and an exact repeat is free.
+    """
+
+    def restore_unacked(self, client: Any = None) -> None:
+        """Put back what is in hand, as far as there is a connection; forget it in any case."""
+        try:
+            super().restore_unacked(client)  # type: ignore[no-untyped-call]
+        except _GONE as error:
+            self._left("restore", error)
+            self._delivered.clear()
+
+    def ack(self, delivery_tag: str) -> None:
+        """Tell Redis that a message is done, as far as there is a connection."""
+        try:
+            super().ack(delivery_tag)  # type: ignore[no-untyped-call]
+        except AttributeError as error:
+            self._left("acknowledge", error)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Put a message back or drop it, as far as there is a connection."""
+        try:
+            super().reject(delivery_tag, requeue=requeue)  # type: ignore[no-untyped-call]
+        except AttributeError as error:
+            self._left("reject", error)
+
+    def _left(self, step: str, error: Exception) -> None:
+        log.warning("queue.message.left", step=step, error=type(error).__name__)
+
+
 class CarefulChannel(redis.Channel):
     """A channel that steps over a queue entry that is no JSON. kombu has taken it off the queue by then."""
+
+    QoS = CarefulQoS
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
