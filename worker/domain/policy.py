@@ -57,6 +57,7 @@ class SitePolicy(Document):
     """
 
     publication: Literal["automatic", "guided"] = "automatic"
+    reconciliation: Literal["operator", "fleet"] = "operator"  # who confirms what became of an interrupted publication
     approval_ttl_seconds: Annotated[int, Field(ge=1, le=LONGEST_APPROVAL_SECONDS)] = 2_592_000
     evidence_max_attempts: Attempts = 5
     evidence_lease_seconds: LeaseSeconds = 300.0

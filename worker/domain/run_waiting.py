@@ -57,6 +57,8 @@ def run_sentence(facts: RunFacts) -> str:
     if step is None:
         return f"waiting for: an operator; {advice['detail']}"
     moved = _moved(facts)
+    if advice["id"] == "reconcile_step" and facts.executor.state != "none":
+        return f"{step_id}: interrupted; the fleet asks the CMS what became of it; {_visit(facts)}"
     code = f" with {step['result_code']}" if step["result_code"] else ""
     said = {
         "execute_step": f"{step_id}: waiting for an operator to start it",
@@ -105,8 +107,14 @@ def _running(facts: RunFacts, step_id: str) -> list[str]:
             "; ".join(["being worked at", *parts[1:]]),
             f"lease held by {executor.owner} until {_at(facts, executor)}",
         ]
-    parts.append("next visit is due now" if executor.state == "due" else f"next visit at {_at(facts, executor)}")
-    return parts
+    return [*parts, _visit(facts)]
+
+
+def _visit(facts: RunFacts) -> str:
+    executor = facts.executor
+    if executor.state == "visited":
+        return f"lease held by {executor.owner} until {_at(facts, executor)}"
+    return f"next visit at {_at(facts, executor)}" if executor.state == "waiting" else "next visit is due now"
 
 
 def deliveries_sentence(standings: Sequence[DeliveryStanding]) -> str:

@@ -31,6 +31,7 @@ from worker.flow.running.leaving import finish, hand_back
 from worker.flow.running.preflight import check_release
 from worker.flow.running.prepare import await_deliveries
 from worker.flow.running.publish import LOST, publish_all
+from worker.flow.running.reconciliation import is_reconciliation, reconcile_by_answers
 from worker.flow.running.verify import confirm_all
 from worker.flow.running.work import Work, work_on
 from worker.flow.services import Services
@@ -95,6 +96,8 @@ def run_step(services: Services, run_id: str, step_id: str, attempt_id: str) -> 
 
 def _visit(services: Services, work: Work) -> Ending:
     try:
+        if is_reconciliation(work.attempt_id):
+            return reconcile_by_answers(services, work)
         with reading(services.engine) as conn:
             if moved_sources(conn, work.site_id, work.events):
                 return Ended(code=PLAN_STALE, succeeded=False)

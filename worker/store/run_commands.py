@@ -143,11 +143,16 @@ def is_held(conn: Connection, lease: CommandLease, *, now: float | None) -> bool
 
 def finish_command(conn: Connection, lease: CommandLease, *, now: float | None) -> bool:
     """End a command whose step ended, and take back the permits of its run; false where the lease was lost."""
-    ending = Ending(row_id=lease.attempt_id, owner=lease.owner, token=lease.token)
-    if lease.attempt_id not in RUN_COMMANDS.succeed(conn, [ending], now=now):
+    if not close_command(conn, lease, now=now):
         return False
     withdraw_permits(conn, lease.run_id)
     return True
+
+
+def close_command(conn: Connection, lease: CommandLease, *, now: float | None) -> bool:
+    """End a command that executed no step; false where the lease was lost."""
+    ending = Ending(row_id=lease.attempt_id, owner=lease.owner, token=lease.token)
+    return lease.attempt_id in RUN_COMMANDS.succeed(conn, [ending], now=now)
 
 
 def release_command(

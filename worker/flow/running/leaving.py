@@ -8,14 +8,18 @@ from worker.domain import run
 from worker.domain.errors import Blocked, RunConflict
 from worker.domain.run_visit import Again, Ended, wait_seconds
 from worker.flow.running.publish import LOST
+from worker.flow.running.reconciliation import is_reconciliation
 from worker.flow.services import Services
 from worker.store.engine import writing
-from worker.store.run_commands import CommandLease, finish_command, release_command
+from worker.store.run_commands import CommandLease, close_command, finish_command, release_command
 from worker.store.run_rows import change_run, writing_run
 
 
 def finish(services: Services, lease: CommandLease, ending: Ended, workspace: str) -> str:
     """Write the end of the step and of its command together, or nothing of either; hand back where the run is busy."""
+    if is_reconciliation(lease.attempt_id):  # it wrote the record itself
+        closed = writing(services.engine, lambda conn: close_command(conn, lease, now=services.now()))
+        return "succeeded" if closed else "lost"
 
     def work(conn: Connection) -> None:
         change_run(
