@@ -6,16 +6,17 @@ from typing import cast
 
 from sqlalchemy import Connection
 
-from worker.domain.canonical import sha256_hex
 from worker.domain.delivery import Advance, AdvanceStatus, build_publication
 from worker.domain.errors import Blocked
 from worker.domain.messages import DELIVERY_PUBLISH
 from worker.domain.policy import SitePolicy
 from worker.flow.services import Services
+from worker.flow.signed_publication import sign_publication
 from worker.store.approvals import StoredApproval
-from worker.store.deliveries import Prepared, end_renewal, insert_delivery, lock_event, replace_renewed
+from worker.store.deliveries import end_renewal, insert_delivery, lock_event, replace_renewed
 from worker.store.engine import reading, writing
 from worker.store.event_plans import EventPlan, approved_locales, choose_approvals, load_plan, verified_change
+from worker.store.public_keys import keep_public_keys
 from worker.store.readiness import ready_events
 
 COLLISION = "cms.delivery.idempotency_collision"
@@ -74,33 +75,24 @@ def _prepare(services: Services, plan: EventPlan) -> Advance | None:
         if is_renewed:
             writing(services.engine, lambda conn: end_renewal(conn, delivery_id))
         return _stands(plan, "delivery_ready", delivery_id)
-    signed = services.keys.sign("publication", publication)
-    payload = signed.payload().decode()
+    prepared, keys = sign_publication(services, plan, publication, max_attempts=policy.delivery_max_attempts)
     services.checkpoint("prepare.signed")
-    prepared = Prepared(
-        delivery_id=delivery_id,
-        event_id=plan.event_id,
-        site_id=plan.site_id,
-        source_id=plan.source_id,
-        source_sequence=plan.source_sequence,
-        plan_id=plan.plan_id,
-        payload=payload,
-        payload_sha256=sha256_hex(payload),
-        signature=signed.signature,
-        kid=signed.kid,
-        max_attempts=policy.delivery_max_attempts,
-    )
     approval_ids = [approval.approval_id for approval in chosen]
 
     def work(conn: Connection) -> bool:
         if lock_event(conn, plan.event_id) != "open":
             return False
         if plan.spoken_id is not None:
-            return replace_renewed(conn, plan.spoken_id, prepared, approval_ids, now=services.now())
-        return insert_delivery(conn, prepared, approval_ids, now=services.now())
+            is_stored = replace_renewed(conn, plan.spoken_id, prepared, approval_ids, now=services.now())
+        else:
+            is_stored = insert_delivery(conn, prepared, approval_ids, now=services.now())
+        if is_stored and keys:  # once in a process
+            keep_public_keys(conn, keys, now=services.now())
+        return is_stored
 
     if not writing(services.engine, work):
         return None
+    services.collecting.keep(keys)
     services.checkpoint("prepare.committed")
     if policy.publication == "automatic":
         services.queue.wake(DELIVERY_PUBLISH, event_id=plan.event_id)

@@ -33,7 +33,8 @@ from sqlalchemy.sql.dml import ReturningInsert
 from worker.domain.delivery import TAMPERED, reverify_delivery
 from worker.domain.errors import Blocked
 from worker.domain.key import TrustSet
-from worker.domain.turn import OUTCOME_UNKNOWN
+from worker.domain.turn import OUTCOME_UNKNOWN, RENEWED
+from worker.store.conditions import is_being_renewed
 from worker.store.coverage import NAMED, current_approvals, named_rows
 from worker.store.engine import Moment, clock, json_rows, row_source
 from worker.store.prepared import prepared
@@ -140,6 +141,32 @@ def insert_delivery(conn: Connection, delivery: Prepared, approval_ids: Sequence
     parameters = {f"given_{one.name}": getattr(delivery, one.name) for one in fields(Prepared)}
     parameters |= {NAMED: named_rows(approval_ids), "wanted_approvals": len(approval_ids), **moment}
     return conn.execute(statement, parameters).one_or_none() is not None
+
+
+def replace_renewed(
+    conn: Connection, old_id: str, successor: Prepared, approval_ids: Sequence[str], *, now: float | None
+) -> bool:
+    """Close an unsent delivery that is being renewed and insert its successor; false where it may not give way now.
+
+    Needs the event row's lock. Raises `cms.delivery.renewal_lost` (retryable) where the successor may not be inserted
+    after all; the transaction must then be undone, so that the old one goes on.
+    """
+    at = clock(conn, now)
+    closed = conn.execute(
+        update(deliveries)
+        .where(deliveries.c.delivery_id == old_id, is_being_renewed())
+        .values(status="failed", last_error_code=RENEWED, next_attempt_at=at, updated_at=at)
+    )
+    if closed.rowcount != 1:
+        return False
+    if not insert_delivery(conn, successor, approval_ids, now=now):
+        raise Blocked("cms.delivery.renewal_lost", "an approval ended meanwhile; the sweep tries again", retryable=True)
+    return True
+
+
+def end_renewal(conn: Connection, delivery_id: str) -> None:
+    """Let a delivery stay whose renewal brought nothing new."""
+    conn.execute(update(deliveries).where(deliveries.c.delivery_id == delivery_id).values(renewal_asked_at=None))
 
 
 @prepared

@@ -26,10 +26,12 @@ from sqlalchemy import (
 
 from worker.domain.turn import OUTCOME_UNKNOWN
 from worker.store.approvals import stands
+from worker.store.conditions import is_being_renewed
 from worker.store.deliveries import is_spoken_for
 from worker.store.engine import clock, json_rows, row_source
 from worker.store.permits import has_permit
 from worker.store.readiness import ACCEPTED, accepted_rows, accepted_source, is_ready
+from worker.store.revisions import close_ended
 from worker.store.schema import (
     DUE,
     WAKE_ORDER,
@@ -51,14 +53,14 @@ EVENT_ROWS: Final = 2000  # open events one sweep asks for readiness
 Accepted = Callable[[str], frozenset[str]]  # the policy digests that satisfy a site
 
 
-def take_turn_to_sweep(conn: Connection, *, interval_seconds: float, now: float | None) -> bool:
-    """Take this interval's turn to sweep; false when somebody has it."""
+def take_turn_to_sweep(conn: Connection, *, interval_seconds: float, now: float | None, name: str = FLEET) -> bool:
+    """Take this interval's turn to sweep, or to do what is called `name`; false when somebody has it."""
     at = clock(conn, now)
-    never = insert_into(conn, sweeps).values(name=FLEET, swept_at=0.0).on_conflict_do_nothing()
+    never = insert_into(conn, sweeps).values(name=name, swept_at=0.0).on_conflict_do_nothing()
     conn.execute(never)
     taken = (
         update(sweeps)
-        .where(sweeps.c.name == FLEET, sweeps.c.swept_at <= at - interval_seconds)
+        .where(sweeps.c.name == name, sweeps.c.swept_at <= at - interval_seconds)
         .values(swept_at=at)
         .returning(sweeps.c.name)
     )
@@ -68,7 +70,8 @@ def take_turn_to_sweep(conn: Connection, *, interval_seconds: float, now: float 
 def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, now: float | None) -> tuple[str, ...]:
     """Return at most `room` open events with due evidence that were not woken lately, and stamp their due rows.
 
-    Rows that nobody may claim (of an event that ended, or has a delivery) are stamped and passed over.
+    Rows that nobody may claim (of an event that has a delivery) are stamped and passed over; those of an event that
+    ended are closed.
     """
     at = clock(conn, now)
     is_due = and_(text(DUE.replace("status", "evidence.status")), evidence.c.next_attempt_at <= at)
@@ -83,13 +86,15 @@ def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, 
     state = select(events.c.state).where(events.c.event_id == looked_at.c.event_id).scalar_subquery()
     spoken_for = (
         select(deliveries.c.delivery_id)
-        .where(deliveries.c.event_id == looked_at.c.event_id, is_spoken_for())
+        .where(deliveries.c.event_id == looked_at.c.event_id, is_spoken_for(), ~is_being_renewed())
         .scalar_subquery()
     )
     rows = conn.execute(select(looked_at, and_(state == "open", spoken_for.is_(None)).label("is_wanted"))).all()
     wakes = tuple(dict.fromkeys(row.event_id for row in rows if row.is_wanted))[:room]
     named = row_source(conn, "named", {"id": String}, "named")
     passed = [row.request_id for row in rows if not row.is_wanted]
+    if passed:
+        close_ended(conn, passed, now=now)
     for column, ids in ((evidence.c.event_id, wakes), (evidence.c.request_id, passed)):
         # Rows that a claim or a settle holds are left out: nobody waits for a sweep, and a sweep for nobody.
         stamped = (

@@ -33,6 +33,7 @@ from worker.domain.errors import Blocked
 from worker.domain.key import TrustSet
 from worker.domain.result import check_result, parse_result
 from worker.store.approvals import COLUMNS, StoredApproval, approval_of, choose, stands, verify_approval
+from worker.store.conditions import is_being_renewed
 from worker.store.deliveries import is_spoken_for
 from worker.store.engine import Moment, clock
 from worker.store.prepared import prepared
@@ -56,7 +57,10 @@ class PlannedJob:
 
 @dataclass(frozen=True, kw_only=True)
 class EventPlan:
-    """An event and its jobs, in the order of their ids. `spoken_id` is its open or acknowledged delivery, if any."""
+    """An event and its jobs, in the order of their ids. `spoken_id` is its open or acknowledged delivery, if any.
+
+    `is_renewing` says that this delivery is unsent and was asked to give way to one with renewed approvals.
+    """
 
     event_id: str
     site_id: str
@@ -68,6 +72,7 @@ class EventPlan:
     document: str | None = field(repr=False)
     spoken_id: str | None
     spoken_payload: str | None = field(repr=False)
+    is_renewing: bool
     jobs: tuple[PlannedJob, ...]
 
 
@@ -87,6 +92,7 @@ def load_plan(conn: Connection, event_id: str, *, now: float | None, with_texts:
         site_id=first["event_site_id"],
         spoken_id=first["spoken_id"],
         spoken_payload=first["spoken_payload"],
+        is_renewing=bool(first["is_renewing"]),
         jobs=tuple(_job(found) for found in of_job.values()),
     )
 
@@ -144,13 +150,15 @@ def approved_locales(
     return tuple(found)
 
 
-def choose_approvals(plan: EventPlan, accepted: frozenset[str]) -> list[StoredApproval | None]:
+def choose_approvals(
+    plan: EventPlan, accepted: frozenset[str], *, is_renewed: bool = False
+) -> list[StoredApproval | None]:
     """Return for each job the approval that stands for it under the accepted policies, or None where there is none.
 
-    What the event's delivery names already is preferred, so that preparing again gives the same; else the one that
-    lasts longest.
+    What the event's delivery names already is preferred, so that preparing again gives the same; else, and for its
+    renewal, the one that lasts longest.
     """
-    named = plan.spoken_payload or ""
+    named = "" if is_renewed else plan.spoken_payload or ""
     found: list[StoredApproval | None] = []
     for job in plan.jobs:
         candidates = sorted(job.approvals, key=lambda one: f'"{one.approval_id}"' not in named)
@@ -188,6 +196,7 @@ def _query(bind: Dialect, now: Moment, *, with_texts: bool) -> Select[Any]:
             if with_texts
             else nothing.label("document"),
             select(deliveries.c.delivery_id).where(spoken).correlate(events).scalar_subquery().label("spoken_id"),
+            select(is_being_renewed()).where(spoken).correlate(events).scalar_subquery().label("is_renewing"),
             case((is_first, spoken_payload), else_=nothing).label("spoken_payload")
             if with_texts
             else nothing.label("spoken_payload"),

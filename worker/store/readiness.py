@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sqlalchemy import ColumnElement, Connection, FromClause, String, and_, exists, select, text
+from sqlalchemy import ColumnElement, Connection, FromClause, String, and_, exists, or_, select, text
 
 from worker.store.approvals import stands
+from worker.store.conditions import is_being_renewed
 from worker.store.engine import clock, json_rows, row_source
-from worker.store.schema import OPEN_OR_ACKNOWLEDGED, approvals, deliveries, events, jobs, plan_jobs
+from worker.store.schema import OPEN_OR_ACKNOWLEDGED, approvals, deliveries, events, evidence, jobs, plan_jobs
 
 ACCEPTED = "accepted"  # the bind parameter of the accepted policy digests
 
@@ -39,14 +40,40 @@ def ready_events(
 
 
 def is_ready(conn: Connection, accepted: FromClause, *, now: float | None) -> ColumnElement[bool]:
-    """Return the condition on `events` that an event is open, wholly approved and without a delivery.
+    """Return the condition on `events` that an event is open, wholly approved and without a delivery that stays.
 
+    A delivery that is being renewed stays until every locale that was asked about again has a newer approval.
     `accepted` is a source of (site_id, policy_sha256), such as `accepted_source`; whoever executes binds `ACCEPTED`.
     """
     spoken_for = exists().where(
-        deliveries.c.event_id == events.c.event_id, text(OPEN_OR_ACKNOWLEDGED.replace("status", "deliveries.status"))
+        deliveries.c.event_id == events.c.event_id,
+        text(OPEN_OR_ACKNOWLEDGED.replace("status", "deliveries.status")),
+        or_(~is_being_renewed(), _lacks_renewal(conn, accepted, now=now)),
     )
     return and_(events.c.state == "open", is_approved(conn, accepted, now=now), ~spoken_for.correlate(events))
+
+
+def _lacks_renewal(conn: Connection, accepted: FromClause, *, now: float | None) -> ColumnElement[bool]:
+    """Return the condition on `events` that a locale was asked about again and has no approval given since."""
+    renewed = exists().where(
+        approvals.c.job_id == evidence.c.job_id,
+        approvals.c.result_sha256 == evidence.c.result_sha256,
+        approvals.c.approved_at >= evidence.c.renewed_at,
+        accepted.c.site_id == approvals.c.site_id,
+        accepted.c.policy_sha256 == approvals.c.policy_sha256,
+        stands(clock(conn, now)),
+    )
+    return (
+        exists()
+        .where(
+            evidence.c.event_id == events.c.event_id,
+            evidence.c.renewed_at.is_not(None),
+            jobs.c.job_id == evidence.c.job_id,
+            jobs.c.current_result_sha256 == evidence.c.result_sha256,
+            ~renewed.correlate(evidence),
+        )
+        .correlate(events)
+    )
 
 
 def is_approved(conn: Connection, accepted: FromClause, *, now: float | None) -> ColumnElement[bool]:

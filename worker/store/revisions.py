@@ -38,6 +38,7 @@ from worker.store.upserts import insert_into
 
 SUPERSEDED = "evidence.superseded"
 WITHDRAWN = "evidence.withdrawn"
+DELIVERED = "evidence.delivered"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +124,16 @@ def close_ended(conn: Connection, request_ids: Iterable[str], *, now: float | No
     """
     at = clock(conn, now)
     moved = row_source(conn, "moved", {"request_id": String}, "moved")
-    code = case((events.c.state == "withdrawn", WITHDRAWN), else_=SUPERSEDED)
+    code = case(
+        (events.c.state == "withdrawn", WITHDRAWN), (events.c.state == "delivered", DELIVERED), else_=SUPERSEDED
+    )
     closed = conn.execute(
         update(evidence)
         .where(
             evidence.c.request_id.in_(select(moved.c.request_id)),
             text(DUE),
             events.c.event_id == evidence.c.event_id,
-            events.c.state.in_(("superseded", "withdrawn")),
+            events.c.state.in_(("superseded", "withdrawn", "delivered")),
         )
         .values(status="failed", last_error_code=code, next_attempt_at=at, updated_at=at)
         .returning(evidence.c.request_id),
