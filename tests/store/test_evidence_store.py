@@ -64,6 +64,8 @@ def test_the_first_claim_makes_the_row_and_leases_it(store: EvidenceStore, engin
         "site_id": None,
         "provider": None,
         "last_woken_at": None,
+        "renewed_at": None,
+        "awaited_since_at": None,
     }
 
 
@@ -474,6 +476,22 @@ def test_statuses_come_by_creation_and_then_id(store: EvidenceStore) -> None:
         None,
     )
     assert store.statuses("event-9") == ()
+
+
+def test_statuses_are_ordered_alike_under_every_collation(postgres_engine: Engine) -> None:
+    """Ids are ordered by their characters, also where the database would put `a` before `B`."""
+    collate = 'ALTER TABLE evidence ALTER request_id TYPE varchar COLLATE "{}"'
+    store = EvidenceStore(postgres_engine)
+    for name in ("b", "B", "a", "-"):
+        take(store, name)
+    with postgres_engine.begin() as conn:
+        conn.execute(text(collate.format("en-x-icu")))
+    try:
+        found = [status.request_id for status in store.statuses("event-1")]
+    finally:
+        with postgres_engine.begin() as conn:
+            conn.execute(text(collate.format("default")))
+    assert found == ["evidence--", "evidence-B", "evidence-a", "evidence-b"]
 
 
 # --- the database's clock -------------------------------------------------------------------------------------------
