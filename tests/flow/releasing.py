@@ -134,7 +134,9 @@ class Release:
         return RunStore(self.services.engine, workspace_fingerprint=workspace, now=self.now).get(self.run_id)
 
     def until(self, step_id: str) -> None:
-        """Take the release up to, and not into, a step."""
+        """Take the release up to, and not into, a step; a run that has begun elsewhere is left for a new one."""
+        if not self.run_id or self.view()["state"]["status"] != "planned" or self.step("preflight")[0] != "pending":
+            self.plan()
         for one in ("preflight", "evidence", "prepare", "publish", "verify"):
             if one == step_id:
                 return
@@ -149,7 +151,8 @@ class Release:
             sent[delivery_id] = sent.get(delivery_id, 0) + 1
         return sent
 
-    def statuses(self) -> list[str]:
-        """Return the states of all deliveries."""
+    def by_event(self) -> dict[str, str]:
+        """Return the state of the newest delivery of each event."""
+        wanted = select(deliveries.c.event_id, deliveries.c.status).order_by(deliveries.c.created_at)
         with reading(self.services.engine) as conn:
-            return list(conn.execute(select(deliveries.c.status).order_by(deliveries.c.event_id)).scalars())
+            return {row.event_id: row.status for row in conn.execute(wanted)}
