@@ -25,8 +25,6 @@ STATUSES: Final = (PENDING, LEASED, RETRY_WAIT, SUCCEEDED, FAILED)
 MOST_ATTEMPTS: Final = 20
 LONGEST_LEASE_SECONDS: Final = 3600.0
 LONGEST_WAIT_SECONDS: Final = 3600.0
-DEFAULT_ATTEMPTS: Final = 5
-DEFAULT_LEASE_SECONDS: Final = 300.0
 
 LEASE_EXPIRED: Final = "lease_expired"  # the error of an attempt whose lease ran out
 
