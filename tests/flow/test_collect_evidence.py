@@ -68,6 +68,7 @@ def test_one_locale_becomes_a_signed_approval(services: Services, keys: Keyring,
     assert {(one["purpose"], one["kid"]) for one in rows(public_keys)} == {
         ("submission", "submission-1"),
         ("approval", "approval-1"),
+        ("publication", "publication-1"),
         ("receipt:quality", "receipt-quality-1"),
     }
     assert rows(setbacks) == []
@@ -140,7 +141,7 @@ def test_key_that_is_not_ours_to_trust_is_named_but_not_kept(services: Services,
     asked = with_provider(services, ScriptedProvider(good(keys)), verifiers={"quality": verifier})
     assert collect_evidence(asked, None, ready=lambda _: None) == Collected(claimed=1, approved=1)
     assert [row["kid"] for row in rows(receipts)] == ["elsewhere-1"]
-    assert {row["purpose"] for row in rows(public_keys)} == {"submission", "approval"}
+    assert {row["purpose"] for row in rows(public_keys)} == {"submission", "approval", "publication"}
 
 
 def test_never_more_rows_claimed_than_calls_can_start(services: Services, keys: Keyring, rows: Rows) -> None:

@@ -55,7 +55,8 @@ def sign_approval(services: Services, claim: EvidenceClaim, verified: Verified, 
 def keys_behind(services: Services, successes: Iterable[Success]) -> frozenset[PublicKey]:
     """Return the public keys that these successes were verified by, as far as they lie in our trust sets.
 
-    A verifier elsewhere may hold keys that we do not have; its receipts name them, and that is all we know.
+    A verifier elsewhere may hold keys that we do not have; its receipts name them, and that is all we know. The keys
+    that may sign the publication come along, so that preparing it in this process costs no statement for them.
     """
     used = {("approval", one.approval.kid) for one in successes}
     used |= {
@@ -69,7 +70,17 @@ def keys_behind(services: Services, successes: Iterable[Success]) -> frozenset[P
             continue
         if key is not None:
             found.add(key)
+    if found:
+        found |= _publication_keys(services)
     return frozenset(found)
+
+
+def _publication_keys(services: Services) -> set[PublicKey]:
+    try:
+        trusted = services.keys.trust("publication").keys.values()
+    except Blocked:  # whoever prepares will keep the one it signs with
+        return set()
+    return {key for key in trusted if key.status == "active"}
 
 
 def _receipt(request_id: str, proof: Proof, moment: float) -> StoredReceipt:
