@@ -79,6 +79,15 @@ def test_due_evidence_is_woken_once_for_each_event_and_not_again_within_the_boun
     assert wakes(queue) == [(COLLECT, "event-1")]
 
 
+def test_a_clock_that_was_set_back_stops_no_sweep(at: At, due: None, queue: RecordingQueue) -> None:
+    """A turn and a wake far in the future count for nothing; those of a clock that differs a little still do."""
+    assert sweep_fleet(at(LATER + 3600)).collects == ("event-1",)
+    assert sweep_fleet(at(LATER + 3598)) == Swept(is_turn=False)
+    queue.take()
+    assert sweep_fleet(at(LATER)).collects == ("event-1",)
+    assert wakes(queue) == [(COLLECT, "event-1")]
+
+
 @pytest.mark.parametrize(
     "change",
     [

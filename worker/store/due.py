@@ -54,13 +54,16 @@ Accepted = Callable[[str], frozenset[str]]  # the policy digests that satisfy a 
 
 
 def take_turn_to_sweep(conn: Connection, *, interval_seconds: float, now: float | None, name: str = FLEET) -> bool:
-    """Take this interval's turn to sweep, or to do what is called `name`; false when somebody has it."""
+    """Take this interval's turn to sweep, or to do what is called `name`; false when somebody has it.
+
+    A turn that was taken in the future counts for nothing: the clock was set back, and the sweep must not stop so long.
+    """
     at = clock(conn, now)
     never = insert_into(conn, sweeps).values(name=name, swept_at=0.0).on_conflict_do_nothing()
     conn.execute(never)
     taken = (
         update(sweeps)
-        .where(sweeps.c.name == name, sweeps.c.swept_at <= at - interval_seconds)
+        .where(sweeps.c.name == name, _not_lately(sweeps.c.swept_at, at, interval_seconds))
         .values(swept_at=at)
         .returning(sweeps.c.name)
     )
@@ -231,8 +234,9 @@ def _waits_for_operator(at: ColumnElement[float]) -> ColumnElement[bool]:
     )
 
 
-def _not_lately(column: Column[float], at: ColumnElement[float], recovery_seconds: float) -> ColumnElement[bool]:
-    return or_(column.is_(None), column <= at - recovery_seconds)
+def _not_lately(column: Column[float], at: ColumnElement[float], seconds: float) -> ColumnElement[bool]:
+    """Return the condition that a stamp is older than so many seconds, or as far in the future: the clock was set back."""
+    return or_(column.is_(None), column <= at - seconds, column > at + seconds)
 
 
 def _named(ids: Iterable[str]) -> str:
