@@ -510,7 +510,7 @@ def test_all_accepted_is_effect_succeeded(release: Release) -> None:
     interrupted(release, ["lost", "lost"])
     release.now += 61
     assert release.propose().outcome == "effect_succeeded"
-    assert told(release) == {"home": ("accepted", "look-up"), "about": ("accepted", "look-up")}
+    assert told(release) == {"home": ("accepted", "lookup"), "about": ("accepted", "lookup")}
     release.reconcile()
     assert release.step("publish") == ("succeeded", "reconciled_effect_succeeded")
     release.live(3)
@@ -522,7 +522,7 @@ def test_any_absent_is_effect_absent_and_the_restart_skips_the_accepted(release:
     """One was taken, one never came: the same bytes of the second go again, and of it alone."""
     interrupted(release, ["lost", "timeout"])
     release.now += 61
-    assert sorted(told(release).values()) == [("absent", "look-up"), ("accepted", "look-up")]
+    assert sorted(told(release).values()) == [("absent", "lookup"), ("accepted", "lookup")]
     release.reconcile()
     assert release.step("publish") == ("pending", None)
     release.live(4)
@@ -539,7 +539,7 @@ def test_no_answer_is_unresolved_and_stays_open(release: Release, rows: Rows) ->
     interrupted(release, ["lost", "timeout"])
     release.cms.lookups = ["silent", "silent"]
     assert release.propose().outcome == "unresolved"
-    assert sorted(told(release).values()) == [("accepted", "look-up"), ("unknown", "none")]  # the other: too early
+    assert sorted(told(release).values()) == [("accepted", "lookup"), ("unknown", "none")]  # the other: too early
     release.reconcile("unresolved")
     assert release.step("publish") == ("interrupted", "process_interrupted")
     assert release.view()["recommended_next"]["id"] == "reconcile_step"
@@ -605,7 +605,7 @@ def test_an_unknown_outcome_is_settled_by_the_signed_answer(release: Release, ro
     """Reconciling an interrupted publication closes what is absent, so that a new revision can follow it."""
     interrupted(release, ["unverifiable", "accept"])
     release.now += 61
-    assert sorted(told(release).values()) == [("absent", "look-up"), ("accepted", "acknowledgement")]
+    assert sorted(told(release).values()) == [("absent", "lookup"), ("accepted", "acknowledgement")]
     release.reconcile()
     failed = [event_id for event_id, status in release.by_event().items() if status == "failed"]
     assert [row["last_error_code"] for row in rows(deliveries) if row["status"] == "failed"] == ["cms.delivery.absent"]

@@ -184,8 +184,13 @@ class DeliveryStanding:
     status: str | None = None
     code: str | None = None
     in_doubt: bool = False
-    is_leased: bool = False  # under a live lease
+    leased_until: float | None = None  # when its live lease ends
     is_due: bool = False
+
+    @property
+    def is_leased(self) -> bool:
+        """Tell whether a worker is sending it or asking about it right now."""
+        return self.leased_until is not None
 
     @property
     def is_accepted(self) -> bool:
@@ -214,7 +219,7 @@ def after_publishing(standings: Sequence[DeliveryStanding]) -> Ended | None:
 class Told:
     """What is known of one delivery of an interrupted publication: the outcome, and whose word that is.
 
-    `word` is acknowledgement or look-up (signed by the CMS), never sent (our own rows say so), refused (likewise), or
+    `word` is acknowledgement or lookup (signed by the CMS), operator, never sent or refused (our own rows say so), or
     none; `note` says in a few words why there is no outcome.
     """
 

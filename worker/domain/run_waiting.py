@@ -63,7 +63,8 @@ def run_sentence(facts: RunFacts) -> str:
     said = {
         "execute_step": f"{step_id}: waiting for an operator to start it",
         "retry_step": f"{step_id}: {step['state']}{code}; waiting for an operator to retry it",
-        "reconcile_step": f"{step_id}: interrupted, and may have taken effect; waiting for an operator to reconcile it",
+        "reconcile_step": f"{step_id}: interrupted, and may have taken effect; waiting for an operator to reconcile it"
+        + _not_before(facts),
     }.get(advice["id"], f"{step_id}: cannot start; {advice['remediation']}")
     return f"{said}{moved}"
 
@@ -98,6 +99,9 @@ def _running(facts: RunFacts, step_id: str) -> list[str]:
     parts = [f"waiting for {WAITED_FOR.get(executor.code or '', 'its next visit')}"]
     if step_id == "publish":
         parts.append(deliveries_sentence(facts.standings))
+        leased = [one.leased_until for one in facts.standings if one.leased_until is not None]
+        if leased:
+            parts.append(f"{len(leased)} being sent or asked about, the last lease until {_at(facts, max(leased))}")
     if step_id == "evidence" and facts.waiting_event is not None:
         parts.append(f"first of all {facts.waiting_event}: {facts.waiting_sentence}")
     if executor.code is not None and executor.code not in WAITED_FOR:
@@ -105,7 +109,7 @@ def _running(facts: RunFacts, step_id: str) -> list[str]:
     if executor.state == "visited":
         return [
             "; ".join(["being worked at", *parts[1:]]),
-            f"lease held by {executor.owner} until {_at(facts, executor)}",
+            f"lease held by {executor.owner} until {_at(facts, executor.until)}",
         ]
     return [*parts, _visit(facts)]
 
@@ -113,8 +117,8 @@ def _running(facts: RunFacts, step_id: str) -> list[str]:
 def _visit(facts: RunFacts) -> str:
     executor = facts.executor
     if executor.state == "visited":
-        return f"lease held by {executor.owner} until {_at(facts, executor)}"
-    return f"next visit at {_at(facts, executor)}" if executor.state == "waiting" else "next visit is due now"
+        return f"lease held by {executor.owner} until {_at(facts, executor.until)}"
+    return f"next visit at {_at(facts, executor.until)}" if executor.state == "waiting" else "next visit is due now"
 
 
 def deliveries_sentence(standings: Sequence[DeliveryStanding]) -> str:
@@ -132,6 +136,11 @@ def _moved(facts: RunFacts) -> str:
     return f"; the plan is stale: {', '.join(facts.moved[:SHOWN])}{more} moved since it was made"
 
 
-def _at(facts: RunFacts, executor: ExecutorFacts) -> str:
-    shown, today = (datetime.fromtimestamp(value, UTC) for value in (executor.until or facts.now, facts.now))
+def _not_before(facts: RunFacts) -> str:
+    leased = [one.leased_until for one in facts.standings if one.leased_until is not None]
+    return f", not before {_at(facts, max(leased))} when the last lease on a delivery ends" if leased else ""
+
+
+def _at(facts: RunFacts, seconds: float | None) -> str:
+    shown, today = (datetime.fromtimestamp(value, UTC) for value in (seconds or facts.now, facts.now))
     return shown.strftime("%H:%M:%S" if shown.date() == today.date() else "%Y-%m-%d %H:%M:%S")

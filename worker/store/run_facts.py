@@ -107,7 +107,7 @@ def delivery_standings(
             status=row.status,
             code=row.last_error_code,
             in_doubt=row.in_doubt,
-            is_leased=row.status == LEASED and row.lease_expires_at > at,
+            leased_until=row.lease_expires_at if row.status == LEASED and row.lease_expires_at > at else None,
             is_due=row.status in {PENDING, RETRY_WAIT} and row.next_attempt_at <= at,
         )
         for row in rows
@@ -130,6 +130,18 @@ def confirmed_deliveries(conn: Connection, frozen: Sequence[FrozenEvent], *, sin
         _events(frozen),
     )
     return frozenset(rows.scalars())
+
+
+def accepting_words(conn: Connection, frozen: Sequence[FrozenEvent]) -> dict[str, tuple[str, str | None]]:
+    """Return kind and key id of the newest kept answer that says `accepted`, by delivery."""
+    rows = conn.execute(
+        select(delivery_answers.c.delivery_id, delivery_answers.c.kind, delivery_answers.c.kid)
+        .join(deliveries, deliveries.c.delivery_id == delivery_answers.c.delivery_id)
+        .where(deliveries.c.event_id.in_(_named(conn)), delivery_answers.c.outcome == "accepted")
+        .order_by(delivery_answers.c.answer_id),
+        _events(frozen),
+    )
+    return {row.delivery_id: (row.kind, row.kid) for row in rows}
 
 
 def _has_newer() -> ColumnElement[bool]:

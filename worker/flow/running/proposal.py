@@ -18,7 +18,7 @@ from worker.store.deliveries import Delivery, get_delivery
 from worker.store.delivery_answers import Word, append_word
 from worker.store.engine import read_clock, reading, writing
 from worker.store.installation import workspace_fingerprint
-from worker.store.run_facts import delivery_standings
+from worker.store.run_facts import accepting_words, delivery_standings
 from worker.store.run_rows import read_run
 
 AT_ONCE = 20
@@ -55,6 +55,7 @@ def propose(services: Services, run_id: str, step_id: str) -> Proposal:
                 "a delivery of this run is being sent or asked about right now; try again shortly", code=SENDING
             )
         doubtful = [get_delivery(conn, one.delivery_id) for one in standings if one.delivery_id and one.is_unknown]
+        kept = accepting_words(conn, frozen)
         asked_at = read_clock(conn, services.now())
     replies: dict[str, Reply] = {}
     asking = [one for one in doubtful if one is not None and services.cms(one.site_id).has_lookup]
@@ -73,7 +74,7 @@ def propose(services: Services, run_id: str, step_id: str) -> Proposal:
     if words:
         writing(services.engine, keep)
     known = {one.delivery_id: one for one in doubtful if one is not None}
-    told = tuple(_told(services, one, known, words, asked_at) for one in standings)
+    told = tuple(_told(services, one, known, words, kept.get(one.delivery_id or ""), asked_at) for one in standings)
     counting = {one.delivery_id for one in told if one.outcome != "unknown"}
     return Proposal(
         outcome=proposed_outcome(told),
@@ -83,11 +84,17 @@ def propose(services: Services, run_id: str, step_id: str) -> Proposal:
 
 
 def _told(
-    services: Services, one: DeliveryStanding, known: dict[str, Delivery], words: dict[str, Word], asked_at: float
+    services: Services,
+    one: DeliveryStanding,
+    known: dict[str, Delivery],
+    words: dict[str, Word],
+    kept: tuple[str, str | None] | None,
+    asked_at: float,
 ) -> Told:
     told = partial(Told, source_id=one.source_id, event_id=one.event_id, delivery_id=one.delivery_id)
     if one.is_accepted:
-        return told(outcome="accepted", word="acknowledgement")
+        kind, kid = kept or ("acknowledgement", None)
+        return told(outcome="accepted", word=kind, kid=kid)
     if one.delivery_id is None or not one.is_unknown:
         return told(outcome="absent", word="refused" if one.status == FAILED else "never sent")
     word = words.get(one.delivery_id)
@@ -95,7 +102,7 @@ def _told(
         return told(outcome="unknown", word="none", note="no signed answer; ask again, or look at the CMS")
     sent_at = known[one.delivery_id].sent_at or 0.0
     if word.answer.outcome == "accepted":
-        return told(outcome="accepted", word="look-up", kid=word.answer.kid)
+        return told(outcome="accepted", word="lookup", kid=word.answer.kid)
     if asked_at <= sent_at + services.deadlines.send_seconds + ABSENT_SLACK_SECONDS:
         return told(outcome="unknown", word="none", note="absent, but the last send may still arrive; ask again")
-    return told(outcome="absent", word="look-up", kid=word.answer.kid)
+    return told(outcome="absent", word="lookup", kid=word.answer.kid)
