@@ -117,6 +117,8 @@ def test_new_submission_is_stored_whole_and_wakes_once(
             "updated_at": NOW,
             "site_id": "site-1",
             "provider": "fast",
+            "awaited_since_at": None,
+            "renewed_at": None,
             "last_woken_at": NOW,
         }
     assert [(row["purpose"], row["kid"]) for row in rows(public_keys)] == [("submission", "submission-1")]

@@ -20,16 +20,20 @@ from tests.builders import (
     signed_submission,
     submission,
 )
-from tests.fakes import RecordingQueue
+from tests.fakes import FixedPolicies, RecordingQueue
 from tests.intake_builders import (
     Everything,
     Rows,
+    submit,
 )
 from worker.domain.canonical import canonical_bytes, sha256_hex
+from worker.domain.policy import SitePolicy
 from worker.domain.signature import sign_detached
 from worker.flow.accept_submission import accept_submission
 from worker.flow.services import Services
 from worker.store.schema import (
+    events,
+    evidence,
     rejections,
     submissions,
 )
@@ -229,3 +233,28 @@ def test_refused_document_may_be_accepted_later(services: Services, keys: Keyrin
     keys._mark("submission", {})
     assert accept_submission(services, text).state == "accepted"
     assert len(rows(rejections)) == len(rows(submissions)) == 1
+
+
+def test_an_event_without_a_required_locale_is_refused(
+    services: Services, keys: Keyring, rows: Rows, policies: FixedPolicies
+) -> None:
+    """A rejection, since its plan could never grow; the source's own locale counts, and others may be there too."""
+    policies.policy = SitePolicy(required_locales=frozenset({"en", "de", "fr-CA", "it"}))
+    event = change_event(target_locales=["de", "fr-CA"])
+    answer = submit(services, keys, event)
+    assert (answer.state, answer.code) == ("rejected", "submission.locale.required")
+    assert answer.path == "event.localization.target_locales"
+    assert (rows(events), rows(evidence)) == ([], [])
+    assert submit(services, keys, change_event(target_locales=["de", "fr-CA", "it", "pl"])).state == "accepted"
+
+
+def test_a_locale_required_later_does_not_stop_an_event_that_was_accepted(
+    services: Services, keys: Keyring, policies: FixedPolicies
+) -> None:
+    """Its further results still come in, and so do repeats."""
+    event = change_event(target_locales=["de", "fr-CA"])
+    first, second = results_for(event)
+    assert submit(services, keys, event, [first]).state == "accepted"
+    policies.policy = SitePolicy(required_locales=frozenset({"it"}))
+    assert submit(services, keys, event, [second]).state == "accepted"
+    assert submit(services, keys, event, [first]).state == "accepted"

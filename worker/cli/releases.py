@@ -123,7 +123,13 @@ def _view(settings: Settings, engine: Any, event_id: str) -> EventView:
         site_id = site_of_event(conn, event_id)
         policy = policy_of(settings, site_id) if site_id is not None else None
         view = (
-            find_event_view(conn, event_id, accepted=policy.accepted, is_guided=policy.publication == "guided")
+            find_event_view(
+                conn,
+                event_id,
+                accepted=policy.accepted,
+                is_guided=policy.publication == "guided",
+                review_deadline_seconds=policy.review_deadline_seconds,
+            )
             if policy is not None
             else None
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from worker.adapters.keys import FileKeys
 from worker.cli import output
 from worker.cli.keys import Directory, key_directories
 from worker.cli.output import Json, Refused
+from worker.cli.reading import read_document
 from worker.cli.sending import WaitCommand, send
 from worker.domain.canonical import parse_strict
 from worker.domain.messages import RELEASE_SUBMIT
@@ -37,7 +37,7 @@ def submit(
     A signed file goes out byte for byte. An unsigned one is signed with the active submission key first. Either is
     checked here by the rules of intake, so most mistakes are told before anything is sent.
     """
-    raw = _read(file)
+    raw = read_document(file, longest_bytes=LONGEST_SUBMISSION_BYTES)
     value = parse_strict(raw, max_bytes=LONGEST_SUBMISSION_BYTES, code=INVALID)
     if isinstance(value, dict) and "signature" in value:
         parse_signed(raw, max_bytes=LONGEST_SUBMISSION_BYTES, code=INVALID)
@@ -60,17 +60,6 @@ def submit(
         lines.append("not accepted yet; keep the file until it is, and send it again otherwise")
     lines.append(f"next: locseal releases show {event_id}")
     output.put(shown, as_json=as_json, lines=lines)
-
-
-def _read(file: Path) -> bytes:
-    """Read a file, or standard input for `-`, no further than one byte beyond what intake takes."""
-    try:
-        if str(file) == "-":
-            return sys.stdin.buffer.read(LONGEST_SUBMISSION_BYTES + 1)
-        with file.open("rb") as opened:
-            return opened.read(LONGEST_SUBMISSION_BYTES + 1)
-    except OSError as error:
-        raise typer.BadParameter(f"{file} cannot be read ({error.strerror})") from None
 
 
 def sign_submission(holder: FileKeys, submission: Submission, document: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from worker.domain.attempt import backoff_seconds
+from worker.domain.review import NOT_YET
 from worker.domain.turn import GIVE_UP_SECONDS, OUTCOME_UNKNOWN
 
 SHOWN_LOCALES: Final = 3
@@ -47,6 +48,8 @@ class LocaleFacts:
     lease_expires_at: float | None = None
     code: str | None = None
     since: float | None = None  # when its row last changed
+    awaited_since_at: float | None = None  # when its reviewer first said "accepted, not yet"
+    gives_up_at: float | None = None  # when a reviewer that only says so is given up
     approval_id: str | None = None
     approval_expires_at: float | None = None
 
@@ -74,6 +77,7 @@ class DeliveryFacts:
     acknowledged_at: float | None
     created_at: float
     updated_at: float
+    renewal_asked_at: float | None = None  # its approvals are being renewed; a successor takes its place, unsent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +174,14 @@ def _locale_parts(locales: Sequence[LocaleFacts], day: _Day) -> list[str]:
     leased = [one for one in locales if one.state == "leased" and one.lease_expires_at is not None]
     if leased:
         parts.append(_leases(leased, day))
-    later = [one for one in locales if one.state == "retrying" and one.next_attempt_at is not None]
+    awaited = [one for one in locales if _is_awaited(one)]
+    if awaited:
+        first_said = min(one.awaited_since_at or day.now for one in awaited)
+        asked = min(one.next_attempt_at or day.now for one in awaited)
+        parts.append(
+            f"accepted by the reviewer, not finished since {day.at(first_said)}; asked again at {day.at(asked)}"
+        )
+    later = [one for one in locales if one.state == "retrying" and one.next_attempt_at and not _is_awaited(one)]
     if later:
         first = min(later, key=lambda one: one.next_attempt_at or 0.0)
         tried = f" after {first.code} ({first.attempts} of {first.max_attempts})" if first.code else ""
@@ -187,7 +198,13 @@ def _locale_parts(locales: Sequence[LocaleFacts], day: _Day) -> list[str]:
     return parts
 
 
+def _is_awaited(one: LocaleFacts) -> bool:
+    return one.state == "retrying" and one.code == NOT_YET and one.gives_up_at is not None
+
+
 def _gives_up(one: LocaleFacts, now: float) -> float:
+    if _is_awaited(one) and one.gives_up_at is not None:
+        return one.gives_up_at
     start = one.lease_expires_at if one.state == "leased" else one.next_attempt_at
     return gives_up_at(max(start or now, now), one.attempts, one.max_attempts)
 
@@ -200,6 +217,8 @@ def _delivery_parts(delivery: DeliveryFacts, facts: EventFacts, day: _Day) -> li
         parts.append(f"in doubt since {day.at(delivery.doubt_since_at)}")
     else:
         parts.append(f"since {day.at(delivery.created_at)}")
+    if delivery.renewal_asked_at is not None and not delivery.in_doubt:
+        parts.append(f"its approvals are being renewed since {day.at(delivery.renewal_asked_at)}")
     if delivery.status == "leased" and delivery.lease_expires_at is not None:
         parts.append(f"lease held by {delivery.lease_owner} until {day.at(delivery.lease_expires_at)}")
         return parts

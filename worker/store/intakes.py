@@ -30,6 +30,7 @@ from worker.store.submissions import RELEASE, insert_submission
 from worker.store.withdrawals import mark_applied
 
 REPLACED = "cms.delivery.result_replaced"
+LOCALE_REQUIRED = "submission.locale.required"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ def take_in(conn: Connection, incoming: Incoming, *, now: float | None) -> Taken
     )
     if known.is_repeat:
         return TakenIn()
-    row, superseded_by = _place(event, known)
+    row, superseded_by = _place(event, known, incoming.policy)
     _lock(conn, event, results, now=now)
     standing = standing_approvals(conn, known.jobs, now=now) if known.jobs else {}
     replaced = _replaced(incoming, known, standing)
@@ -113,7 +114,7 @@ def _row(result: Result) -> ResultRow:
     )
 
 
-def _place(event: ChangeEvent, known: Intake) -> tuple[EventRow, str | None]:
+def _place(event: ChangeEvent, known: Intake, policy: SitePolicy) -> tuple[EventRow, str | None]:
     """Return the event's row as it stands or is to be made, and the newer event that supersedes it (or None)."""
     same = known.same_event
     if same is not None:
@@ -122,6 +123,12 @@ def _place(event: ChangeEvent, known: Intake) -> tuple[EventRow, str | None]:
                 "submission.event.collision", "another event has this id; choose a new one", path="event.event_id"
             )
         return same, None
+    if not policy.required_locales <= {event.localization.source_locale, *event.localization.target_locales}:
+        raise Invalid(
+            LOCALE_REQUIRED,
+            "the site requires locales that the event does not name; see locseal policy show",
+            path="event.localization.target_locales",
+        )
     if known.same_sequence is not None:
         raise Invalid(
             "submission.sequence.collision",

@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from worker.domain.attempt import LEASED, PENDING, RETRY_WAIT, SUCCEEDED
+from worker.domain.policy import REVIEW_DEADLINE_SECONDS
 from worker.domain.waiting import DeliveryFacts, EventFacts, LocaleFacts, LocaleState
 from worker.store.approvals import StoredApproval, choose, standing_approvals, stands
 from worker.store.delivery_views import deliveries_of, delivery_facts, of_delivery
@@ -141,9 +142,19 @@ def list_events(
 
 
 def find_event_view(
-    conn: Connection, event_id: str, *, accepted: frozenset[str], is_guided: bool, now: float | None = None
+    conn: Connection,
+    event_id: str,
+    *,
+    accepted: frozenset[str],
+    is_guided: bool,
+    review_deadline_seconds: float = REVIEW_DEADLINE_SECONDS,
+    now: float | None = None,
 ) -> EventView | None:
-    """Return one event, or None. `accepted` are the policy digests that satisfy its site now, `is_guided` its policy."""
+    """Return one event, or None.
+
+    `accepted` are the policy digests that satisfy its site now; `is_guided` and `review_deadline_seconds` are of its
+    policy.
+    """
     at = read_clock(conn, now)
     event = conn.execute(select(events).where(events.c.event_id == event_id)).mappings().one_or_none()
     if event is None:
@@ -157,7 +168,7 @@ def find_event_view(
         superseded_by=event["superseded_by"],
         since=event["updated_at"],
         now=at,
-        locales=_locales(conn, event, accepted, at),
+        locales=_locales(conn, event, accepted, review_deadline_seconds, at),
         delivery=None if speaking is None else delivery_facts(speaking),
         older_delivery_id=speaking["older_delivery_id"] if speaking is not None and is_open else None,
         needs_permit=is_guided and is_open and speaking is not None and not speaking["has_permit"],
@@ -182,7 +193,9 @@ def site_of_event(conn: Connection, event_id: str) -> str | None:
     return site_id
 
 
-def _locales(conn: Connection, event: RowMapping, accepted: frozenset[str], now: float) -> tuple[LocaleFacts, ...]:
+def _locales(
+    conn: Connection, event: RowMapping, accepted: frozenset[str], deadline_seconds: float, now: float
+) -> tuple[LocaleFacts, ...]:
     """Return the locales of an event's plan, in order."""
     planned = (
         select(
@@ -220,17 +233,21 @@ def _locales(conn: Connection, event: RowMapping, accepted: frozenset[str], now:
             if result_sha256 is not None
             else None
         )
-        locales.append(_locale(row, asked.get((row["job_id"], result_sha256)), approval, now))
+        locales.append(_locale(row, asked.get((row["job_id"], result_sha256)), approval, deadline_seconds, now))
     return tuple(locales)
 
 
-def _locale(row: RowMapping, asked: RowMapping | None, approval: StoredApproval | None, now: float) -> LocaleFacts:
+def _locale(
+    row: RowMapping, asked: RowMapping | None, approval: StoredApproval | None, deadline_seconds: float, now: float
+) -> LocaleFacts:
     """Return one locale."""
     known: dict[str, Any] = {"target_locale": row["target_locale"], "job_id": row["job_id"], "need": _need(row)}
     if asked is not None:
         names = ("request_id", "evidence_revision", "attempts", "max_attempts", "next_attempt_at", "lease_owner")
         known |= {name: asked[name] for name in (*names, "lease_expires_at")}
         known |= {"code": asked["last_error_code"], "since": asked["updated_at"]}
+        awaited = asked["awaited_since_at"]
+        known |= {"awaited_since_at": awaited, "gives_up_at": awaited and awaited + deadline_seconds}
     if approval is not None:
         known |= {"approval_id": approval.approval_id, "approval_expires_at": approval.expires_at}
         return LocaleFacts(state="approved", **(known | {"since": approval.approved_at}))
