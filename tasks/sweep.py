@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tasks.border import FleetTask
 from worker.app import app, plant, queue
-from worker.domain.messages import DELIVERY_PREPARE, EVIDENCE_COLLECT, FLEET_SWEEP
+from worker.domain.messages import DELIVERY_PREPARE, EVIDENCE_COLLECT, FLEET_SWEEP, RUN_STEP
 from worker.flow.renew_expiring import renew_expiring
 from worker.flow.sweep_fleet import Swept, sweep_fleet
 
@@ -16,6 +16,7 @@ def sweep() -> Swept:
     swept = sweep_fleet(
         here.services,
         room=queue.room(here.settings.sweep_wakes, EVIDENCE_COLLECT, DELIVERY_PREPARE),
+        visits_room=queue.room(here.settings.sweep_wakes, RUN_STEP),
         interval_seconds=here.settings.sweep_interval_seconds,
         recovery_seconds=here.settings.recovery_bound_seconds,
     )

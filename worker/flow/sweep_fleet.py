@@ -37,12 +37,13 @@ def sweep_fleet(
     services: Services,
     *,
     room: int = MOST_WAKES,
+    visits_room: int = MOST_WAKES,
     interval_seconds: float = 2.0,
     recovery_seconds: float = 10.0,
 ) -> Swept:
     """Expire leases, then wake what is ready or due and was not woken within the recovery bound.
 
-    `room` is how many messages the queues still have room for; at most 200 wakes are sent, none where it is 0 or less.
+    `room` is how many messages the queues still have room for (`visits_room` that of the runs); at most 200 wakes are sent, none where it is 0 or less.
     Steps of runs, ready events and due deliveries take at most a third each, evidence the rest. Executes nothing itself. Raises
     `Unavailable`. Safe to run twice at once: one of the two finds the interval's turn taken and returns.
     """
@@ -80,7 +81,7 @@ def sweep_fleet(
             now=now,
         )
 
-    visits = wake_visits(services, third if room > 0 else 0, recovery_seconds)
+    visits = wake_visits(services, min(third, visits_room) if room > 0 else 0, recovery_seconds)
     room -= len(visits)
     prepares = _wake(services, DELIVERY_PREPARE, ready, room)
     most = min(third, room - len(prepares))
