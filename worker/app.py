@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 from celery import Celery, signals
@@ -90,6 +91,12 @@ def _refuse_to_start(**_: Any) -> None:
         raise SystemExit(f"locseal: {refusal}") from None
 
 
+def _place(url: str) -> str:
+    """Return host, port and name of a URL: nothing of its user, password or query."""
+    parts = urlsplit(url)
+    return f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
 @signals.worker_ready.connect
 def _say_what_is_in_force(sender: Any = None, **_: Any) -> None:
     conf = app.conf
@@ -103,6 +110,9 @@ def _say_what_is_in_force(sender: Any = None, **_: Any) -> None:
         disable_prefetch=conf.worker_disable_prefetch,
         visibility_timeout_seconds=conf.broker_transport_options["visibility_timeout"],
         soft_shutdown_seconds=conf.worker_soft_shutdown_timeout,
+        # What "database.unavailable" and a lost wake are about; later lines carry the code alone.
+        broker=[_place(one) for one in load_settings().broker().split(";")],
+        database=_place(load_settings().database()),
     )
 
     if load_settings().broker_is_open():

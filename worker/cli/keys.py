@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -15,6 +15,10 @@ from worker.cli import output
 from worker.cli.output import Json
 from worker.domain.key import NAMES_PROVIDERS, NAMES_SITES, PURPOSES, PublicKey
 from worker.domain.signature import TYP
+
+# Workers see a change within a second and may be signing: what they signed after the key was retired would be worth
+# nothing, and an approval like that stops its event. A minute also bears clocks that differ a little.
+RETIRE_AFTER_SECONDS: Final = 60.0
 
 app = typer.Typer(help="Make, list, retire and check keys.", no_args_is_help=True)
 
@@ -87,7 +91,10 @@ def retire(
     purpose: Purpose,
     kid: Annotated[str, typer.Argument(help="Name of the key.")],
     revoke: Annotated[bool, typer.Option("--revoke", help="Trust nothing that it ever signed.")] = False,
-    after: Annotated[float, typer.Option(min=0, help="Seconds from now until it counts as retired.")] = 0.0,
+    after: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds from now until it counts as retired; signatures under way still count."),
+    ] = RETIRE_AFTER_SECONDS,
     keys: Directory = None,
     as_json: Json = False,
 ) -> None:
