@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, String, and_, func, select
 
 from worker.domain.audit.event import BesideEvents, BesideJobs, BesideResults
-from worker.domain.audit.submission import BesideSubmissions, BesideWithdrawals
+from worker.domain.audit.submission import BesideSubmissions, BesideWithdrawals, Said
 from worker.domain.canonical import parse_strict
 from worker.domain.change import ChangeEvent
 from worker.domain.errors import Invalid
@@ -29,16 +29,15 @@ from worker.store.schema import (
 )
 
 
-def beside_submissions(conn: Connection, rows: Rows) -> BesideSubmissions:
-    """Return what is stored of what accepted documents say."""
-    ids = column_of(rows, "event_id")
-    known = rows_of(conn, events, "event_id", ids, "event_id", "event_sha256", "plan_id")
-    planned = rows_of(conn, plan_jobs, "plan_id", column_of(known, "plan_id"), "job_id")
-    kept = rows_of(conn, results, "job_id", column_of(planned, "job_id"), "job_id", "result_sha256")
+def beside_submissions(conn: Connection, said: Sequence[Said]) -> BesideSubmissions:
+    """Return what is stored of what some documents say."""
+    ids = [one.event_id for one in said]
+    known = rows_of(conn, events, "event_id", ids, "event_id", "event_sha256")
+    wanted = {job_id for one in said for job_id, _ in one.results}
+    kept = rows_of(conn, results, "job_id", wanted, "job_id", "result_sha256")
     withdrawn = rows_of(conn, withdrawals, "event_id", ids, "event_id", "site_id")
-    inbox = rows_of(
-        conn, pushed_responses, "document_sha256", column_of(rows, "document_sha256"), "document_sha256", "request_id"
-    )
+    handed = [one.about.row_id for one in said if one.request_id is not None]
+    inbox = rows_of(conn, pushed_responses, "document_sha256", handed, "document_sha256", "request_id")
     return BesideSubmissions(
         event_hashes={row["event_id"]: row["event_sha256"] for row in known},
         results=frozenset((row["job_id"], row["result_sha256"]) for row in kept),

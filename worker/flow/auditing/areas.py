@@ -12,6 +12,7 @@ from worker.domain.audit import answer, approval, delivery, event, evidence, run
 from worker.domain.audit.finding import Finding, judged, row_of
 from worker.domain.audit.kept_key import KeptKeys
 from worker.flow.auditing.event_page import judge_events
+from worker.flow.auditing.submission_page import judge_submissions
 from worker.store import audit_facts, audit_proofs, schema
 from worker.store.audit_pages import RawRow, Stream
 
@@ -64,13 +65,7 @@ def _no_retired(_conn: Connection, _rows: Sequence[RawRow]) -> delivery.BesideDe
 def areas() -> tuple[Area, ...]:
     """Return the areas in the order in which they are read; `public_keys` comes before all of them."""
     return (
-        _by_row(
-            "submission",
-            schema.submissions,
-            audit_facts.beside_submissions,
-            submission.submission_findings,
-            most_rows=100,
-        ),
+        Area(name="submission", stream=Stream(table=schema.submissions, most_rows=100), judge=judge_submissions),
         _by_row("withdrawal", schema.withdrawals, audit_facts.beside_withdrawals, submission.withdrawal_findings),
         _by_row("rejection", schema.rejections, _nothing, run.rejection_findings),
         _by_row("source", schema.sources, _nothing, run.source_findings),
