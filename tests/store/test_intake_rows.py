@@ -12,7 +12,7 @@ from worker.store.jobs import JobRow, ResultRow, insert_results, lock_jobs, repl
 from worker.store.rejections import find_rejection, list_rejections, record_rejection, refuse
 from worker.store.revisions import Revision, close_ended, close_revisions, open_revisions, retire_revisions
 from worker.store.schema import events, evidence, evidence_history, jobs, results, submissions
-from worker.store.submissions import accepted_event, insert_submission
+from worker.store.submissions import RELEASE, accepted_event, insert_submission
 
 NOW = 1_800_000_000.0
 ONE, TWO = "1" * 64, "2" * 64
@@ -140,12 +140,16 @@ def test_rows_that_fall_back_after_their_event_ended_are_failed(engine: Engine) 
 
     writing(engine, make)
     named = [f"evidence-{n}" for n in (1, 2, 3, 4, 6)]
-    assert writing(engine, lambda conn: close_ended(conn, named, now=NOW + 1)) == ("evidence-2", "evidence-3")
+    assert writing(engine, lambda conn: close_ended(conn, named, now=NOW + 1)) == (
+        "evidence-2",
+        "evidence-3",
+        "evidence-4",
+    )
     assert read(engine, evidence.c.request_id, evidence.c.status, evidence.c.last_error_code) == [
         ("evidence-1", "pending", None),
         ("evidence-2", "failed", "evidence.superseded"),
         ("evidence-3", "failed", "evidence.withdrawn"),
-        ("evidence-4", "pending", None),
+        ("evidence-4", "failed", "evidence.delivered"),
         ("evidence-5", "pending", None),
         ("evidence-6", "pending", None),
     ]
@@ -216,6 +220,6 @@ def test_status_view_tells_the_newest_word(engine: Engine) -> None:
     assert refuse(engine, first, now=NOW + 10).state == "accepted"
     assert status() == [(first.document_sha256, "accepted", None, NOW + 9)]
     with reading(engine) as conn:
-        assert accepted_event(conn, first.document_sha256) == "event-1"
-        assert accepted_event(conn, ONE) is None
+        assert accepted_event(conn, first.document_sha256, kind=RELEASE) == "event-1"
+        assert accepted_event(conn, ONE, kind=RELEASE) is None
     assert read(engine, submissions.c.accepted_at) == [(NOW + 9,)]
