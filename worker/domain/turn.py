@@ -52,6 +52,7 @@ class Standing:
     is_permitted: bool  # the site publishes by itself, or a release run permits this delivery now
     approvals_code: str | None  # why the approvals do not outlast the send, or None
     now: float
+    is_paused: bool = False  # by an operator: nothing new is sent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +73,9 @@ class Over:
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Nothing may be done now: another holds the lease, it is not due, an older delivery is unsettled, or no permit."""
+    """Nothing may be done now: another holds the lease, it is not due, an older delivery is unsettled, a pause, or no permit."""
 
-    reason: Literal["leased", "due", "older", "permit"]
+    reason: Literal["leased", "due", "older", "pause", "permit"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +152,8 @@ def obstacle(standing: Standing) -> Close | Wait | None:
         return Close(code=EXHAUSTED)
     if standing.is_older_unsettled:
         return Wait(reason="older")
+    if standing.is_paused:
+        return Wait(reason="pause")
     return None if standing.is_permitted else Wait(reason="permit")
 
 

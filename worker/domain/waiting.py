@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from worker.domain.attempt import backoff_seconds
+from worker.domain.hold import Pause
 from worker.domain.review import NOT_YET
 from worker.domain.turn import GIVE_UP_SECONDS, OUTCOME_UNKNOWN
 
@@ -39,6 +40,7 @@ class LocaleFacts:
     job_id: str
     state: LocaleState
     need: Literal["quality receipt", "human receipt", "independent or human receipt"] = "quality receipt"
+    route: str | None = None  # who is asked
     request_id: str | None = None
     evidence_revision: str | None = None
     attempts: int = 0
@@ -92,6 +94,7 @@ class EventFacts:
     locales: tuple[LocaleFacts, ...]
     delivery: DeliveryFacts | None = None
     older_delivery_id: str | None = None  # an unsettled delivery of an older sequence of the source
+    pauses: tuple[Pause, ...] = ()  # those that keep back its site, or a route that one of its locales waits for
     needs_permit: bool = False  # a guided site's delivery that no release run permits now
 
 
@@ -111,7 +114,7 @@ def waiting_sentence(facts: EventFacts) -> str:
     open_locales = [one for one in facts.locales if one.state != "approved"]
     if not open_locales:
         return f"waiting for: its delivery to be prepared; since {day.at(_latest(facts))}; the next sweep does it"
-    return "; ".join(_locale_parts(open_locales, day))
+    return "; ".join(_locale_parts(open_locales, _holds(facts, day), day))
 
 
 def next_commands(facts: EventFacts) -> tuple[str, ...]:
@@ -162,7 +165,7 @@ class _Day:
         return shown.strftime("%H:%M" if shown.date() == today.date() else "%Y-%m-%d %H:%M")
 
 
-def _locale_parts(locales: Sequence[LocaleFacts], day: _Day) -> list[str]:
+def _locale_parts(locales: Sequence[LocaleFacts], holds: Sequence[str], day: _Day) -> list[str]:
     groups: dict[str, list[LocaleFacts]] = {}
     for one in locales:
         groups.setdefault(_need(one), []).append(one)
@@ -186,10 +189,12 @@ def _locale_parts(locales: Sequence[LocaleFacts], day: _Day) -> list[str]:
         first = min(later, key=lambda one: one.next_attempt_at or 0.0)
         tried = f" after {first.code} ({first.attempts} of {first.max_attempts})" if first.code else ""
         parts.append(f"next attempt at {day.at(first.next_attempt_at or 0.0)}{tried}")
-    if any(one.state == "due" for one in locales):
-        parts.append("due now, as soon as a worker is free")
     going_on = [one for one in locales if one.state in {"due", "retrying", "leased"}]
-    if going_on:
+    if going_on and holds:
+        parts += holds
+    elif any(one.state == "due" for one in locales):
+        parts.append("due now, as soon as a worker is free")
+    if going_on and not holds:  # held back, it gives up no sooner than it is tried
         parts.append(f"gives up at {day.at(max(_gives_up(one, day.now) for one in going_on))}")
     failed = [one for one in locales if one.state == "failed"]
     if failed:
@@ -226,18 +231,24 @@ def _delivery_parts(delivery: DeliveryFacts, facts: EventFacts, day: _Day) -> li
         parts.append(f"not before the older delivery {facts.older_delivery_id} is settled")
     elif facts.needs_permit:
         parts.append("not before a release run publishes it, since the site is guided")
+    holds = [] if delivery.in_doubt else _holds(facts, day)
+    parts += holds
     verb = "look-up" if delivery.in_doubt else "attempt"
     if delivery.next_attempt_at > day.now:
         tried = f" after {delivery.code} ({delivery.attempts} of {delivery.max_attempts})" if delivery.code else ""
         parts.append(f"next {verb} at {day.at(delivery.next_attempt_at)}{tried}")
-    elif facts.older_delivery_id is None and not facts.needs_permit:
+    elif facts.older_delivery_id is None and not facts.needs_permit and not holds:
         parts.append(f"next {verb} is due now, as soon as a worker is free")
     if delivery.in_doubt and delivery.attempts >= delivery.max_attempts and delivery.doubt_since_at is not None:
         parts.append(f"gives up at {day.at(delivery.doubt_since_at + GIVE_UP_SECONDS)}")
-    elif not delivery.in_doubt and facts.older_delivery_id is None and not facts.needs_permit:
+    elif not (delivery.in_doubt or facts.older_delivery_id or facts.needs_permit or holds):
         due = max(delivery.next_attempt_at, day.now)
         parts.append(f"gives up at {day.at(gives_up_at(due, delivery.attempts, delivery.max_attempts))}")
     return parts
+
+
+def _holds(facts: EventFacts, day: _Day) -> list[str]:
+    return [pause.said(day.at) for pause in facts.pauses]
 
 
 def _failed_parts(delivery: DeliveryFacts, day: _Day) -> list[str]:

@@ -29,6 +29,7 @@ from worker.store.approvals import stands
 from worker.store.conditions import is_being_renewed
 from worker.store.deliveries import is_spoken_for
 from worker.store.engine import clock, json_rows, row_source
+from worker.store.pauses import is_paused
 from worker.store.permits import has_permit
 from worker.store.readiness import ACCEPTED, accepted_rows, accepted_source, is_ready
 from worker.store.revisions import close_ended
@@ -73,13 +74,13 @@ def take_turn_to_sweep(conn: Connection, *, interval_seconds: float, now: float 
 def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, now: float | None) -> tuple[str, ...]:
     """Return at most `room` open events with due evidence that were not woken lately, and stamp their due rows.
 
-    Rows that nobody may claim (of an event that has a delivery) are stamped and passed over; those of an event that
+    Rows that nobody may claim (of an event that has a delivery, or paused) are stamped and passed over; those of an event that
     ended are closed.
     """
     at = clock(conn, now)
     is_due = and_(text(DUE.replace("status", "evidence.status")), evidence.c.next_attempt_at <= at)
     looked_at = (
-        select(evidence.c.request_id, evidence.c.event_id)
+        select(evidence.c.request_id, evidence.c.event_id, evidence.c.site_id, evidence.c.provider)
         .where(is_due, _not_lately(evidence.c.last_woken_at, at, recovery_seconds))
         .order_by(evidence.c.next_attempt_at, evidence.c.created_at, evidence.c.request_id)
         .limit(EVIDENCE_ROWS)
@@ -92,7 +93,8 @@ def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, 
         .where(deliveries.c.event_id == looked_at.c.event_id, is_spoken_for(), ~is_being_renewed())
         .scalar_subquery()
     )
-    rows = conn.execute(select(looked_at, and_(state == "open", spoken_for.is_(None)).label("is_wanted"))).all()
+    held = is_paused(looked_at.c.site_id, looked_at.c.provider, at)
+    rows = conn.execute(select(looked_at, and_(state == "open", spoken_for.is_(None), ~held).label("is_wanted"))).all()
     wakes = tuple(dict.fromkeys(row.event_id for row in rows if row.is_wanted))[:room]
     named = row_source(conn, "named", {"id": String}, "named")
     passed = [row.request_id for row in rows if not row.is_wanted]
@@ -123,8 +125,8 @@ def stamp_due_deliveries(
 ) -> tuple[str, ...]:
     """Return at most `room` events whose delivery is due and was not woken lately, and stamp those deliveries.
 
-    The longest waiting come first. A guided site's delivery is passed over, and stamped, unless it is in doubt or a
-    release run permits it.
+    The longest waiting come first. Passed over, and stamped, unless in doubt: what is paused, and a guided site's
+    delivery that no release run permits.
     """
     at = clock(conn, now)
     order = literal_column(WAKE_ORDER, Float)
@@ -134,6 +136,7 @@ def stamp_due_deliveries(
             deliveries.c.event_id,
             deliveries.c.site_id,
             or_(deliveries.c.in_doubt.is_(True), has_permit(at)).label("is_permitted"),
+            and_(deliveries.c.in_doubt.is_(False), is_paused(deliveries.c.site_id, None, at)).label("is_held"),
         )
         .where(
             text(DUE),
@@ -147,7 +150,7 @@ def stamp_due_deliveries(
     wakes: list[str] = []
     seen: list[str] = []
     for row in rows:
-        is_wanted = bool(row.is_permitted) or not is_guided(row.site_id)
+        is_wanted = not row.is_held and (bool(row.is_permitted) or not is_guided(row.site_id))
         if is_wanted and len(wakes) >= room:
             break
         seen.append(row.delivery_id)

@@ -3,7 +3,7 @@
 Fair share: each further row goes to the site with the fewest live leases, those of this very batch counted; within a
 site rows go by due time. The cost does not grow with the backlog: sites and routes are walked by index, and of each
 only as many rows are read as the batch may need. Rows of events that are not open, or that have a delivery which is
-not being renewed, stay.
+not being renewed, stay; so does what is paused.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from worker.store.conditions import is_being_renewed, is_leased, is_row_sound, i
 from worker.store.engine import Bind, Moment, clock, is_sqlite, json_rows, row_source, writing
 from worker.store.evidence_claims import claim_of, key_of
 from worker.store.leases import EVIDENCE
+from worker.store.pauses import is_all_paused, paused_names
 from worker.store.schema import deliveries, events, evidence
 
 # As long as all groups together have no more candidates than this, each is read as far as the batch could need; beyond
@@ -174,7 +175,10 @@ def _groups(bind: Bind, now: Moment) -> CTE:
     site = site.union_all(select(next_site).where(site.c.site_id.is_not(None)))
     first_route = select(func.min(e.c.provider)).where(waits, e.c.site_id == site.c.site_id).scalar_subquery()
     routes = select(site.c.site_id, first_route.label("provider")).where(
-        site.c.site_id.is_not(None), site.c.site_id.not_in(_names(bind, "blocked_sites"))
+        site.c.site_id.is_not(None),
+        site.c.site_id.not_in(_names(bind, "blocked_sites")),
+        site.c.site_id.not_in(paused_names("site", clock(bind, now))),
+        ~is_all_paused(clock(bind, now)),
     )
     route = routes.cte("routes", recursive=True)
     of_route = (waits, e.c.site_id == route.c.site_id)
@@ -187,6 +191,7 @@ def _groups(bind: Bind, now: Moment) -> CTE:
         .where(
             route.c.provider.is_not(None),
             route.c.provider.not_in(_names(bind, "blocked_providers")),
+            route.c.provider.not_in(paused_names("provider", clock(bind, now))),
             first_due <= clock(bind, now),
         )
         .cte("groups")

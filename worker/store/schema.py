@@ -442,6 +442,20 @@ installation = Table(
     Column("value", String, nullable=False),
 )
 
+# --- what holds the fleet back ---------------------------------------------------------------------------------------
+
+pauses = Table(
+    "pauses",  # an operator's word that new work stops: for all, for one site or for one review route
+    metadata,
+    Column("scope", String, nullable=False),  # all | site | provider
+    Column("name", String, nullable=False),  # the site's or the route's; empty for all
+    Column("owner", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("paused_at", Float, nullable=False),
+    Column("until_at", Float),  # ends by itself then; null: until it is resumed
+    PrimaryKeyConstraint("scope", "name"),
+)
+
 # --- the sweeper ----------------------------------------------------------------------------------------------------
 
 sweeps = Table(

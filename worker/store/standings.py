@@ -1,6 +1,6 @@
 """A delivery as it stands under the lock of its source, with everything that decides what may be done with it.
 
-One read: the row, its event, older deliveries of the source, the approvals it names, its permit, and the time.
+One read: the row, its event, older deliveries of the source, the approvals it names, its permit, pauses, and the time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from worker.domain.turn import APPROVAL_EXPIRED, Promise, Standing
 from worker.store.coverage import NAMED, current_approvals, named_rows
 from worker.store.engine import Moment, clock, is_sqlite
 from worker.store.leases import DELIVERIES
+from worker.store.pauses import is_paused
 from worker.store.permits import has_permit
 from worker.store.prepared import prepared
 from worker.store.schema import UNSETTLED, deliveries, events, sources
@@ -87,6 +88,7 @@ def standing_of(row: Mapping[str, Any], terms: Terms) -> Standing:
         event_state=row["event_state"],
         is_older_unsettled=bool(row["is_older_unsettled"]),
         is_permitted=not terms.is_guided or bool(row["has_permit"]),
+        is_paused=bool(row["is_paused"]),
         approvals_code=terms.approvals_code or (None if is_current else APPROVAL_EXPIRED),
         now=row["now"],
     )
@@ -110,6 +112,7 @@ def _standing(bind: Dialect, now: Moment) -> Select[Any]:
             older.correlate(deliveries).label("is_older_unsettled"),
             current.label("current_approvals"),
             has_permit(at).label("has_permit"),
+            is_paused(deliveries.c.site_id, None, at).label("is_paused"),
             at.label("now"),
         )
         .select_from(deliveries.join(events, events.c.event_id == deliveries.c.event_id))

@@ -29,6 +29,7 @@ from worker.domain.waiting import DeliveryFacts, EventFacts, LocaleFacts, Locale
 from worker.store.approvals import StoredApproval, choose, standing_approvals, stands
 from worker.store.delivery_views import deliveries_of, delivery_facts, of_delivery
 from worker.store.engine import clock, is_sqlite, read_clock
+from worker.store.pauses import covering, pauses_in_force
 from worker.store.schema import (
     approvals,
     deliveries,
@@ -162,15 +163,18 @@ def find_event_view(
     rows = deliveries_of(conn, event_id, now=now)
     speaking = rows[0] if rows else None
     is_open = speaking is not None and speaking["status"] in {"pending", "retry_wait"}
+    locales = _locales(conn, event, accepted, review_deadline_seconds, at)
+    routes = {one.route for one in locales if one.route is not None and one.state != "approved"}
     facts = EventFacts(
         event_id=event_id,
         state=event["state"],
         superseded_by=event["superseded_by"],
         since=event["updated_at"],
         now=at,
-        locales=_locales(conn, event, accepted, review_deadline_seconds, at),
+        locales=locales,
         delivery=None if speaking is None else delivery_facts(speaking),
         older_delivery_id=speaking["older_delivery_id"] if speaking is not None and is_open else None,
+        pauses=covering(pauses_in_force(conn, now=at), event["site_id"], () if is_open else routes),
         needs_permit=is_guided and is_open and speaking is not None and not speaking["has_permit"],
     )
     kept = conn.execute(
@@ -245,7 +249,7 @@ def _locale(
     if asked is not None:
         names = ("request_id", "evidence_revision", "attempts", "max_attempts", "next_attempt_at", "lease_owner")
         known |= {name: asked[name] for name in (*names, "lease_expires_at")}
-        known |= {"code": asked["last_error_code"], "since": asked["updated_at"]}
+        known |= {"code": asked["last_error_code"], "since": asked["updated_at"], "route": asked["provider"]}
         awaited = asked["awaited_since_at"]
         known |= {"awaited_since_at": awaited, "gives_up_at": awaited and awaited + deadline_seconds}
     if approval is not None:

@@ -214,6 +214,11 @@ CREATE TABLE installation (
     name VARCHAR NOT NULL, value VARCHAR NOT NULL, PRIMARY KEY (name)
 );
 
+CREATE TABLE pauses (
+    scope VARCHAR NOT NULL, name VARCHAR NOT NULL, owner VARCHAR NOT NULL, reason VARCHAR NOT NULL,
+    paused_at FLOAT NOT NULL, until_at FLOAT, PRIMARY KEY (scope, name)
+);
+
 CREATE TABLE sweeps (
     name VARCHAR NOT NULL, swept_at FLOAT NOT NULL, cursor VARCHAR, PRIMARY KEY (name)
 );
