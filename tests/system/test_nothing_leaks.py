@@ -20,6 +20,7 @@ from tests.system.facts import facts, is_delivered
 from worker.cli.demo_event import SITE_ID
 from worker.cli.local_fleet import LocalFleet, _celery, wait_for
 from worker.cli.local_stage import Stage
+from worker.domain.key import PURPOSES
 
 MARKER = "CANARY"
 LOCALES = ["de", "fr-CA", "ja", "pt-BR", "sv"]
@@ -117,7 +118,7 @@ def secrets(stage: Stage) -> list[str]:
         receipts = [str(row[0]) for row in conn.execute(text("SELECT receipt FROM receipts"))]
     assert len(receipts) == len(LOCALES)
     keys = [json.loads(path.read_text())["d"] for path in stage.fleet.directory.rglob("private/*.jwk")]
-    assert len(keys) == 7
+    assert len(keys) == len(PURPOSES)  # one of each: three of ours, five of the sandbox's
     password = (stage.fleet.directory / "broker" / "password").read_text()
     return [MARKER, *receipts, *(receipt.rpartition(".")[2] for receipt in receipts), *keys, password]
 

@@ -29,7 +29,7 @@ def test_a_worker_says_what_is_in_force(fleet: LocalFleet, sqlite_stage: Stage) 
     worker = fleet.start_worker(queues=["intake", "evidence"], settings={"WORKER_THREADS": "3"})
     fleet.wait_for_worker(worker)
     (line,) = lines(worker, "worker.started")
-    assert line["acks_late"] == ["release.submit", "release.withdraw"]
+    assert line["acks_late"] == ["evidence.submit", "release.submit", "release.withdraw"]
     assert (line["prefetch_multiplier"], line["disable_prefetch"]) == (1, True)
     assert (line["visibility_timeout_seconds"], line["soft_shutdown_seconds"]) == (300, 20.0)
     assert (line["pool"], line["concurrency"], line["queues"]) == ("threads", 3, ["evidence", "intake"])
