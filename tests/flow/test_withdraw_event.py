@@ -117,6 +117,24 @@ def test_delivered_event_is_not_withdrawn(services: Services, keys: Keyring, eng
     assert states(rows) == {"event-1": "delivered"}
 
 
+def test_a_document_accepted_as_one_thing_is_no_other(
+    services: Services, keys: Keyring, everything: Everything, rows: Rows
+) -> None:
+    """A submission sent as a withdrawal, or a withdrawal as a submission, is rejected and changes nothing."""
+    event = change_event()
+    submission = signed_submission(keys, event, results_for(event))
+    other = change_event(event_id="event-2", source_sequence=2)
+    retraction = signed_withdrawal(keys, other)
+    assert accept_submission(services, submission).state == "accepted"
+    assert withdraw_event(services, retraction).state == "accepted"
+    before = everything()
+    assert withdraw_event(services, submission).state == "rejected"
+    assert accept_submission(services, retraction).state == "rejected"
+    assert states(rows) == {"event-1": "open"}
+    changed = {name for name, held in everything().items() if held != before[name]}
+    assert changed == {"rejections"}
+
+
 def test_repeats_are_idempotent(services: Services, keys: Keyring, everything: Everything, rows: Rows) -> None:
     """The same bytes change nothing; another document with the same word is kept, and changes nothing else."""
     submit(services, keys, change_event())

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, select, tuple_
 from worker.domain.acceptance import Acceptance, Refusal
 from worker.store.engine import clock, writing
 from worker.store.schema import rejections
-from worker.store.submissions import accepted_event
+from worker.store.submissions import KIND_OF_MESSAGE, accepted_event
 from worker.store.upserts import insert_into
 
 
@@ -35,12 +35,13 @@ class Rejection:
 def refuse(engine: Engine, refusal: Refusal, *, now: float | None) -> Acceptance:
     """Keep a refusal in a transaction of its own and return the answer to the message.
 
-    A document that was accepted before stays accepted, whatever speaks against its repeat now (its key may have been
+    A document that was accepted before by the same kind of message stays accepted, whatever speaks against its repeat now (its key may have been
     revoked since), and nothing is kept.
     """
 
     def work(conn: Connection) -> str | None:
-        event_id = accepted_event(conn, refusal.document_sha256)
+        kind = KIND_OF_MESSAGE.get(refusal.message, refusal.message)
+        event_id = accepted_event(conn, refusal.document_sha256, kind=kind)
         if event_id is None:
             record_rejection(conn, refusal, now=now)
         return event_id

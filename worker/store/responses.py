@@ -54,7 +54,7 @@ def take_response(conn: Connection, handed: Handed, *, now: float | None) -> str
     `evidence.request.finished` where it has ended and so is never claimed again, `evidence.state.invalid` where it is
     damaged. Safe to run concurrently with claims and settles: both wait for the row's lock.
     """
-    event_id = accepted_event(conn, handed.document_sha256)
+    event_id = accepted_event(conn, handed.document_sha256, kind=OF_EVIDENCE)
     if event_id is not None:
         return event_id
     try:

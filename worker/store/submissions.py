@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, Engine, select
 
+from worker.domain.messages import EVIDENCE_SUBMIT, RELEASE_SUBMIT, RELEASE_WITHDRAW
 from worker.domain.signature import TrustSet
 from worker.store.engine import clock, read_clock, reading
 from worker.store.schema import submissions
@@ -15,12 +16,15 @@ from worker.store.upserts import insert_into
 RELEASE = "release"
 WITHDRAWAL = "withdrawal"
 EVIDENCE = "evidence"
+KIND_OF_MESSAGE = {RELEASE_SUBMIT: RELEASE, RELEASE_WITHDRAW: WITHDRAWAL, EVIDENCE_SUBMIT: EVIDENCE}
 
 
-def accepted_event(conn: Connection, document_sha256: str) -> str | None:
-    """Return the event id of an accepted document, or None when no document with these bytes was accepted."""
+def accepted_event(conn: Connection, document_sha256: str, *, kind: str) -> str | None:
+    """Return the event id of an accepted document of a kind, or None when these bytes were not accepted as one."""
     found: str | None = conn.execute(
-        select(submissions.c.event_id).where(submissions.c.document_sha256 == document_sha256)
+        select(submissions.c.event_id).where(
+            submissions.c.document_sha256 == document_sha256, submissions.c.kind == kind
+        )
     ).scalar()
     return found
 

@@ -72,7 +72,7 @@ def take_back(conn: Connection, retraction: Retraction, *, now: float | None) ->
     delivery is leased or in doubt, `withdrawal.site_mismatch` for another site's event. Safe to run concurrently with
     itself, with intake and with the delivery's claim.
     """
-    if accepted_event(conn, retraction.document_sha256) is not None:
+    if accepted_event(conn, retraction.document_sha256, kind=WITHDRAWAL) is not None:
         return
     event = _locked_event(conn, retraction.event_id, now=now)
     if event is not None:
