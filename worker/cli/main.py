@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "deliveries": ("deliveries", "app", "See, retry and reconcile deliveries."),
     "rejections": ("rejections", "app", "See what intake refused."),
     "runs": ("runs", "app", "Guided release runs of a website version."),
+    "audit": ("audit", "app", "Prove that every row and every promise holds."),
     "pause": ("pauses", "pause_app", "Stop new work: all, one site or one provider."),
     "resume": ("pauses", "resume_app", "Let paused work go on."),
     "policy": ("policies", "app", "Check the policy file, and see what holds for a site."),

@@ -123,6 +123,19 @@ def _forgiving(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
+def has_scope(engine: Engine, scope: Scope) -> bool:
+    """Tell whether the database knows what a scope names: a site by any event or document, an event likewise."""
+    if scope.is_whole:
+        return True
+    with snapshot(engine) as conn:
+        for table in (events, submissions, deliveries):
+            named_there = _narrowed(table, scope)
+            assert named_there is not None
+            if conn.execute(select(literal(1)).select_from(table).where(named_there).limit(1)).first() is not None:
+                return True
+    return False
+
+
 def count_rows(engine: Engine, stream: Stream, scope: Scope) -> int:
     """Return how many rows a stream will yield, or 0 where it is out of scope."""
     within = _within(stream, scope)
