@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, Table, select, update
+from sqlalchemy import Engine, Table, event, select, update
 
 from tests.builders import SOURCE_TEXT, Keyring, change_event, parsed
 from tests.delivery_builders import approve, submit
@@ -642,3 +642,99 @@ def test_only_an_interrupted_publication_is_reconciled(release: Release) -> None
     for step, kind in (("publish", RunConflict), ("preflight", RunConflict), ("nowhere", RunNotFound)):
         with pytest.raises(kind):
             propose_outcome(release.born(), release.run_id, step)
+
+
+# --- rarer ends -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)  # SQLite has no lock of one row
+def test_a_busy_record_hands_the_visit_back(release: Release, postgres_engine: Engine) -> None:
+    """Whoever holds the run's row too long costs a visit, and no attempt."""
+    event.listen(postgres_engine, "connect", wait_shortly)
+    postgres_engine.dispose()
+    release.plan()
+    release.start()
+    ((_, ids),) = release.queue.take()
+    with postgres_engine.connect() as holder, holder.begin():
+        held: list[str] = []
+
+        def hold(name: str) -> None:
+            if name == "run.visited":
+                held.extend(holder.execute(select(release_runs.c.run_id).with_for_update()).scalars())
+
+        visit = run_step(replace(release.born(), checkpoint=hold), **ids)
+    event.remove(postgres_engine, "connect", wait_shortly)
+    postgres_engine.dispose()
+    assert (visit.status, held) == ("waiting", [release.run_id])
+    release.live(3)
+    assert release.step("preflight") == ("succeeded", "preflight_passed")
+
+
+def wait_shortly(connection: Any, _record: object) -> None:
+    """Shorten the wait for locks from ten seconds."""
+    connection.autocommit = True
+    connection.execute("SET lock_timeout = '200ms'")
+    connection.autocommit = False
+
+
+def test_a_visit_that_outlives_its_lease_is_lost(release: Release) -> None:
+    """Its end is not written; the next visit ends the step."""
+    release.plan()
+    release.start()
+    ((_, ids),) = release.queue.take()
+
+    def dawdle(name: str) -> None:
+        if name == "run.visited":
+            release.now += 301
+
+    assert run_step(replace(release.born(), checkpoint=dawdle), **ids).status == "lost"
+    assert release.step("preflight") == ("running", None)
+    release.live(2)
+    assert release.step("preflight") == ("succeeded", "preflight_passed")
+
+
+def test_preflight_wants_a_key_of_the_cms(release: Release) -> None:
+    """Answers that nobody could verify are found before anything is sent."""
+    release.plan()
+    release.start()
+    ((_, ids),) = release.queue.take()
+    release.keys.revoke("acknowledgement")
+    visit = run_step(release.born(), **ids)
+    assert (visit.status, visit.code) == ("failed", "cms_key_missing")
+
+
+def test_a_failed_delivery_ends_the_preparation(release: Release, engine: Engine) -> None:
+    """It is followed on an operator's word only."""
+    release.live(2)
+    alter(engine, deliveries, "event-home", status="failed", last_error_code="cms.delivery.http_422")
+    release.until("prepare")
+    release.start()
+    release.live(2)
+    assert release.step("prepare") == ("failed", "cms_delivery_http_422")
+
+
+def test_an_operator_may_be_quicker_than_the_fleet(release: Release, policies: FixedPolicies, rows: Rows) -> None:
+    """The fleet's own command ends quietly, and records nothing."""
+    policies.policy = SitePolicy(publication="guided", reconciliation="fleet")
+    release.until("publish")
+    release.cms.sends = ["lost", "lost"]
+    release.start()
+    release.live()
+    release.now += 61
+    release.resume()
+    release.queue.take()
+    release.reconcile()
+    before = rows(release_runs)
+    release.now += 11
+    release.live(2)
+    assert rows(release_runs) == before
+    assert {row["status"] for row in rows(run_commands)} == {"succeeded"}
+    assert release.visits[-1].code == "reconciled_otherwise"
+
+
+def test_a_tampered_event_makes_no_run(release: Release, engine: Engine, rows: Rows) -> None:
+    """What is frozen was verified."""
+    alter(engine, events, "event-home", document="{}")
+    with pytest.raises(Blocked) as refused:
+        release.plan()
+    assert (refused.value.code, rows(release_runs)) == ("release.event.tampered", [])
