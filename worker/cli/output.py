@@ -41,6 +41,7 @@ _ALLOWED: Final = {
     "cms.delivery.": ("locseal deliveries list", "locseal releases show EVENT"),
     "release.unknown": ("locseal releases list",),
     "rejection.unknown": ("locseal rejections list",),
+    "run.": ("locseal runs list",),
 }
 
 
