@@ -51,7 +51,7 @@ def test_29_no_lease_follows_a_workers_clock(fleet: LocalFleet, postgres_stage: 
     left = float(scalar(stage, f"SELECT max(lease_expires_at) - {CLOCK} FROM evidence"))
     assert 0 < left <= 6
     with stage.engine.begin() as conn:  # so that starting a second worker may take its time
-        conn.execute(text("UPDATE evidence SET lease_expires_at = lease_expires_at + 10"))
+        conn.execute(text("UPDATE evidence SET lease_expires_at = lease_expires_at + 6"))
     fast.kill()
     fleet.children.remove(fast)
     stage.control({"provider": {}})
