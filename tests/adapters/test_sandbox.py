@@ -29,6 +29,8 @@ from worker.adapters.sandbox.server import SandboxThread
 from worker.domain.canonical import sha256_hex
 from worker.domain.delivery import CmsAnswer, Lookup
 from worker.domain.errors import Blocked, Invalid, ProviderFailure
+from worker.domain.evidence import judge_response
+from worker.domain.signature import parse_signed, verify_detached
 
 REQUEST = request_for(change_event(), "de")
 LOCSEAL = (sys.executable, "-c", "from worker.cli.main import run; run()")
@@ -329,3 +331,41 @@ def test_the_command_says_where_it_listens_and_serves(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             process.wait(20)
     assert process.returncode in (0, -signal.SIGTERM)
+
+
+def test_a_review_by_hand_is_put_off_until_it_is_handed_out(sandbox: SandboxThread) -> None:
+    """202 for what needs that review, its id on the desk; finished, it is signed for `evidence` and answered at once."""
+    legal = request_for(change_event(content_type="legal"), "de")
+    sandbox.behave(provider={"by_hand": ["human"], "retry_after": "60"}, reset=True)
+
+    def ask(request: Any) -> tuple[int, Any]:
+        key = {"Idempotency-Key": f"{request.request_id}.{sha256_hex(request.body)}"}
+        return send(sandbox.listening.provider_url, request.body, **key)
+
+    desk = f"{sandbox.listening.url}/responses"
+    try:
+        assert ask(REQUEST)[0] == 200
+        with urllib.request.urlopen(
+            urllib.request.Request(
+                sandbox.listening.provider_url,
+                data=legal.body,
+                headers={
+                    "Content-Type": "application/json",
+                    "Idempotency-Key": f"{legal.request_id}.{sha256_hex(legal.body)}",
+                },
+            ),
+            timeout=10,
+        ) as answer:
+            assert (answer.status, answer.headers["Retry-After"]) == (202, "60")
+        with urllib.request.urlopen(desk, timeout=10) as answer:
+            assert json.load(answer) == {"requests": [legal.request_id]}
+        status, handed = send(f"{desk}/{legal.request_id}", b"")
+        assert status == 200
+        signed = parse_signed(json.dumps(handed), max_bytes=1_000_000, code="response.invalid")
+        trust = sandbox.sandbox.keys.trust("evidence")
+        verify_detached(trust, signed.payload(), signed.signature, code="response.invalid")
+        assert judge_response(legal, dict(signed.document)).human_receipt is not None
+        assert ask(legal) == (200, dict(signed.document))
+        assert send(f"{desk}/evidence-9", b"")[0] == 404
+    finally:
+        sandbox.behave(provider={})

@@ -66,7 +66,6 @@ class Contracts:
         self._escalation = escalation
         self._publication_trust = publication_trust
         self._verifier = JwsVerifier(keys.trust)
-        self._awaited: dict[str, Mapping[str, Any]] = {}
 
     async def review(self, request: Request, admit: Admit) -> Response:
         """Answer an evidence request with the receipts that its flags call for."""
@@ -90,7 +89,7 @@ class Contracts:
             return JSONResponse({"code": refused}, status_code=422)
         if self._controls.not_yet(request_id, _need(document)):
             texts = ("source_text", "target_text")
-            self._awaited[request_id] = {name: value for name, value in document.items() if name not in texts}
+            self._controls.awaited[request_id] = {name: value for name, value in document.items() if name not in texts}
             return Response(status_code=202, headers=retry_after(behaviour))
         answer = self._answer(document)
         if behaviour.rubbish == "binding":
@@ -100,7 +99,7 @@ class Contracts:
 
     def finished(self, request_id: str) -> SignedDocument | None:
         """Finish the review of a request that was put off, and return its signed response; None for another id."""
-        document = self._awaited.get(request_id)
+        document = self._controls.awaited.get(request_id)
         if document is None:
             return None
         self._controls.finish(request_id)
@@ -108,7 +107,7 @@ class Contracts:
 
     def awaited(self) -> list[str]:
         """Return the ids of the requests that were put off, in the order in which they came."""
-        return list(self._awaited)
+        return list(self._controls.awaited)
 
     def _answer(self, document: Mapping[str, Any]) -> dict[str, Any]:
         wrong_key = self._controls.of("provider").wrong_key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints
@@ -57,11 +58,12 @@ class Controls:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all counts; behaviours stay, and so do the calls that are running."""
+        """Forget all counts and what was put off; behaviours stay, and so do the calls that are running."""
         self.calls: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.peak: Counter[str] = Counter()
         self.by_request: Counter[str] = Counter()
+        self.awaited: dict[str, Mapping[str, Any]] = {}  # requests put off, without their texts
 
     def change(self, document: object) -> bool:
         """Set the behaviours that a control document names; return whether it asks for a reset.
