@@ -77,7 +77,7 @@ def test_a_worker_killed_while_it_publishes(fleet: LocalFleet, stage: Stage) -> 
     assert refused["error"]["code"] == "run.executor_alive"
     resumed = locseal(stage, "runs", "resume", run, "--force")
     assert resumed["next_command"] == f"locseal runs reconcile {run} publish"
-    assert locseal(stage, "runs", "reconcile", run, code=1)["error"]["code"] == "run.conflict"  # its lease still stands
+    assert locseal(stage, "runs", "reconcile", run, code=1)["error"]["code"] == "run.delivery_leased"
     stage.control({"cms": {}})
 
     revived = fleet.start_worker("revived")
