@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from queue import Empty
@@ -19,7 +20,7 @@ from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 from celery.worker.strategy import default as celery_strategy
 from kombu.transport import TRANSPORT_ALIASES, redis
-from redis.exceptions import RedisError
+from redis.exceptions import ReadOnlyError, RedisError
 
 from worker.domain.canonical import parse_strict
 from worker.domain.errors import Invalid
@@ -28,6 +29,8 @@ from worker.domain.messages import MAX_BODY_BYTES, WIRE, represent
 
 log = structlog.get_logger(__name__)
 logger = logging.getLogger(__name__)  # for kombu, which prints a delivery tag and nothing else
+
+REFUSED_PAUSE_SECONDS = 1.0
 
 _GONE = (AttributeError, OSError, RedisError)  # of a connection that was lost under kombu
 
@@ -126,6 +129,14 @@ class CarefulConsumer(Consumer):  # type: ignore[misc]
             size_bytes=len(body),
             body_sha256=hashlib.sha256(body).hexdigest(),
         )
+
+    def on_connection_error_before_connected(self, exc: Exception) -> None:
+        """Say that Redis cannot be used and pause: one that is reached and refuses would be asked without end."""
+        if isinstance(exc, ReadOnlyError):
+            log.error("broker.read_only", pause_seconds=REFUSED_PAUSE_SECONDS)
+        else:
+            super().on_connection_error_before_connected(exc)
+        time.sleep(REFUSED_PAUSE_SECONDS)
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
         """Drop a message that is no task message."""
