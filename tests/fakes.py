@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine, event
 
-from worker.domain.policy import SitePolicy
+from worker.domain.policy import RoutePolicy, SitePolicy
 
 
 class Crash(BaseException):
@@ -41,10 +41,15 @@ class FixedPolicies:
 
     policy: SitePolicy = field(default_factory=SitePolicy)
     sites: Mapping[str, SitePolicy] = field(default_factory=dict)
+    routes: Mapping[str, RoutePolicy] = field(default_factory=dict)
 
     def for_site(self, site_id: str) -> SitePolicy:
         """Return the site's policy."""
         return self.sites.get(site_id, self.policy)
+
+    def for_provider(self, route: str) -> RoutePolicy:
+        """Return the route's policy."""
+        return self.routes.get(route, RoutePolicy())
 
 
 @dataclass

@@ -33,6 +33,22 @@ class Pause:
         return f"paused by {self.owner}{until}: {self.reason}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Closure:
+    """A breaker that is open: calls to a provider or to a site's CMS stop until its time, then one call tries it."""
+
+    kind: str  # provider | cms
+    name: str
+    until_at: float
+
+    def said(self, at: Callable[[float], str], now: float) -> str:
+        """Return it in words; `at` writes a time."""
+        side = "CMS" if self.kind == "cms" else "provider"
+        if self.until_at <= now:
+            return f"{side} closed until one call has tried it"
+        return f"{side} closed until {at(self.until_at)}"
+
+
 def check_pause(pause: Pause) -> Pause:
     """Return a pause that may be stored; raise `Invalid` (`pause.*.invalid`) for any other."""
     if (pause.scope == "all") != (pause.name == "") or not (pause.name == "" or is_token(pause.name)):

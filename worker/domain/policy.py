@@ -42,8 +42,8 @@ class Breaker(Document):
     """When calls to one other side stop because it is down, and when one call tries again. Durations in seconds."""
 
     opens_after_failures: Annotated[int, Field(ge=1, le=1000)] = 5
-    open_seconds: Annotated[Seconds, Field(gt=0, le=3600)] = 30.0
-    longest_open_seconds: Annotated[Seconds, Field(gt=0, le=3600)] = 600.0
+    open_seconds: Annotated[Seconds, Field(gt=0, le=3600)] = 5.0
+    longest_open_seconds: Annotated[Seconds, Field(gt=0, le=3600)] = 60.0
 
 
 class SitePolicy(Document):

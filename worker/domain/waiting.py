@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from worker.domain.attempt import backoff_seconds
-from worker.domain.hold import Pause
+from worker.domain.hold import Closure, Pause
 from worker.domain.review import NOT_YET
 from worker.domain.turn import GIVE_UP_SECONDS, OUTCOME_UNKNOWN
 
@@ -95,6 +95,7 @@ class EventFacts:
     delivery: DeliveryFacts | None = None
     older_delivery_id: str | None = None  # an unsettled delivery of an older sequence of the source
     pauses: tuple[Pause, ...] = ()  # those that keep back its site, or a route that one of its locales waits for
+    closures: tuple[Closure, ...] = ()  # open breakers of what it has to call next
     needs_permit: bool = False  # a guided site's delivery that no release run permits now
 
 
@@ -231,7 +232,7 @@ def _delivery_parts(delivery: DeliveryFacts, facts: EventFacts, day: _Day) -> li
         parts.append(f"not before the older delivery {facts.older_delivery_id} is settled")
     elif facts.needs_permit:
         parts.append("not before a release run publishes it, since the site is guided")
-    holds = [] if delivery.in_doubt else _holds(facts, day)
+    holds = _holds(facts, day, is_lookup=delivery.in_doubt)
     parts += holds
     verb = "look-up" if delivery.in_doubt else "attempt"
     if delivery.next_attempt_at > day.now:
@@ -247,8 +248,10 @@ def _delivery_parts(delivery: DeliveryFacts, facts: EventFacts, day: _Day) -> li
     return parts
 
 
-def _holds(facts: EventFacts, day: _Day) -> list[str]:
-    return [pause.said(day.at) for pause in facts.pauses]
+def _holds(facts: EventFacts, day: _Day, *, is_lookup: bool = False) -> list[str]:
+    """Return what keeps due work back; a pause does not keep a look-up back, which starts nothing new."""
+    pauses = [] if is_lookup else [pause.said(day.at) for pause in facts.pauses]
+    return pauses + list(dict.fromkeys(closure.said(day.at, day.now) for closure in facts.closures))
 
 
 def _failed_parts(delivery: DeliveryFacts, day: _Day) -> list[str]:

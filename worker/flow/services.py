@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 
 from worker.domain.delivery import CmsAnswer, Lookup
 from worker.domain.evidence import EvidenceRequest, NotYet
-from worker.domain.policy import SitePolicy
+from worker.domain.policy import RoutePolicy, SitePolicy
 from worker.domain.receipt import ReceiptBinding, VerifiedReceipt
 from worker.domain.signature import SignedDocument, TrustSet
 from worker.flow.collecting.slot import Collecting
@@ -90,6 +90,10 @@ class Policies(Protocol):
         """Return the site's policy (the default policy where none is named)."""
         ...
 
+    def for_provider(self, route: str) -> RoutePolicy:
+        """Return what the fleet keeps to towards a review route."""
+        ...
+
 
 def database_clock() -> float | None:
     """Say that the database's own clock is asked; the default of `Services.now`."""
@@ -115,6 +119,11 @@ class Deadlines:
     send_seconds: float = 30.0
     lookup_seconds: float = 15.0
     margin_seconds: float = 5.0
+
+    @property
+    def longest_review_seconds(self) -> float:
+        """Return how long one locale may take from its claim to its settle: a call, two verifiers, a signature."""
+        return self.provider_seconds + 2 * self.verifier_seconds + self.signer_seconds + self.margin_seconds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,10 @@ from sqlalchemy import (
     update,
 )
 
+from worker.domain.breaker import PROVIDER
 from worker.domain.turn import OUTCOME_UNKNOWN
 from worker.store.approvals import stands
+from worker.store.breakers import is_shut_off
 from worker.store.conditions import is_being_renewed
 from worker.store.deliveries import is_spoken_for
 from worker.store.engine import clock, json_rows, row_source
@@ -74,7 +76,8 @@ def take_turn_to_sweep(conn: Connection, *, interval_seconds: float, now: float 
 def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, now: float | None) -> tuple[str, ...]:
     """Return at most `room` open events with due evidence that were not woken lately, and stamp their due rows.
 
-    Rows that nobody may claim (of an event that has a delivery, or paused) are stamped and passed over; those of an event that
+    Rows that nobody may claim (of an event that has a delivery, paused, or of a
+    route that is closed) are stamped and passed over; those of an event that
     ended are closed.
     """
     at = clock(conn, now)
@@ -93,7 +96,9 @@ def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, 
         .where(deliveries.c.event_id == looked_at.c.event_id, is_spoken_for(), ~is_being_renewed())
         .scalar_subquery()
     )
-    held = is_paused(looked_at.c.site_id, looked_at.c.provider, at)
+    held = or_(
+        is_paused(looked_at.c.site_id, looked_at.c.provider, at), is_shut_off(PROVIDER, looked_at.c.provider, at)
+    )
     rows = conn.execute(select(looked_at, and_(state == "open", spoken_for.is_(None), ~held).label("is_wanted"))).all()
     wakes = tuple(dict.fromkeys(row.event_id for row in rows if row.is_wanted))[:room]
     named = row_source(conn, "named", {"id": String}, "named")

@@ -15,23 +15,18 @@ from typing import Any
 
 from sqlalchemy import (
     CTE,
-    ColumnElement,
     Connection,
     Dialect,
     Engine,
     Float,
-    FromClause,
     Integer,
     RowMapping,
     Select,
     String,
     Subquery,
-    and_,
     bindparam,
     case,
-    exists,
     func,
-    literal_column,
     select,
     true,
 )
@@ -39,14 +34,18 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from worker.domain.attempt import require_lease_seconds
+from worker.domain.breaker import PROVIDER, Permit
 from worker.domain.evidence import EvidenceClaim, EvidenceKey
 from worker.domain.identifier import require_time, require_token
-from worker.store.conditions import is_being_renewed, is_leased, is_row_sound, is_waiting
-from worker.store.engine import Bind, Moment, clock, is_sqlite, json_rows, row_source, writing
+from worker.store.breakers import open_names, probes_due, probes_waiting
+from worker.store.claimable import may_be_claimed, names
+from worker.store.conditions import is_leased, is_waiting
+from worker.store.engine import Bind, Moment, clock, is_sqlite, json_rows, writing
 from worker.store.evidence_claims import claim_of, key_of
+from worker.store.evidence_probes import probe
 from worker.store.leases import EVIDENCE
 from worker.store.pauses import is_all_paused, paused_names
-from worker.store.schema import deliveries, events, evidence
+from worker.store.schema import evidence
 
 # As long as all groups together have no more candidates than this, each is read as far as the batch could need; beyond
 # that the last rows of a batch may go to a site that has one lease too many.
@@ -69,6 +68,7 @@ class ClaimedRow:
     provider: str
     awaited_since_at: float | None = None
     renewed_at: float | None = None
+    permit: Permit | None = None  # it tries a route whose breaker is open
 
 
 def claim_due(
@@ -81,12 +81,15 @@ def claim_due(
     now: float | None = None,
     blocked_providers: Collection[str] = (),
     blocked_sites: Collection[str] = (),
+    probe_seconds: float | None = None,
 ) -> list[ClaimedRow]:
     """Lease up to `limit` due rows to a worker in one statement, by fair share, and return them in that order.
 
     Each row gets a token of its own and is claimed under its own bound on attempts. `preferred_event_id` only decides
     between rows of a site that fell due at the same time. Damaged rows are passed over. Many workers may claim at
-    once: rows that another is taking are skipped, not waited for.
+    once: rows that another is taking are skipped, not waited for. Of a route whose breaker is open nothing is taken, but
+    once its time came one row with the fewest attempts, first in the list, under a permit of `probe_seconds` (the
+    lease's length if left out).
     """
     require_token(worker_id, "evidence.worker_id.invalid")
     seconds = require_lease_seconds(lease_seconds)
@@ -103,19 +106,39 @@ def claim_due(
         **({} if moment is None else {"now": moment}),
     }
 
-    def work(conn: Connection) -> list[RowMapping]:
+    def take(conn: Connection, most: int, reserves: bool) -> list[RowMapping]:
+        given = parameters | {"limit": most, "reserves": int(reserves)}
         return EVIDENCE.take_many(
-            conn, statement, most=limit, worker_id=worker_id, lease_seconds=seconds, parameters=parameters
+            conn, statement, most=most, worker_id=worker_id, lease_seconds=seconds, parameters=given
         )
 
-    return [
-        ClaimedRow(
-            key=key_of(row),
-            claim=claim_of(row),
-            **{name: row[name] for name in ("site_id", "provider", "awaited_since_at", "renewed_at")},
-        )
-        for row in writing(engine, work)
-    ]
+    def work(conn: Connection) -> list[ClaimedRow]:
+        rows = take(conn, limit, True)
+        claimed = [_claimed(row) for row in rows]
+        if rows and not rows[0]["probes"]:
+            return claimed
+        routes = [route for route in probes_due(conn, now=moment) if route not in blocked_providers]
+        for route in routes[: limit - len(rows)]:
+            taken = probe(
+                conn,
+                route,
+                worker_id=worker_id,
+                lease_seconds=seconds,
+                probe_seconds=probe_seconds or seconds,
+                blocked_sites=blocked_sites,
+                now=moment,
+            )
+            claimed = [_claimed(row, permit) for row, permit in taken] + claimed
+        if routes and len(claimed) < limit:  # places were kept for probes that had nothing to ask
+            claimed += [_claimed(row) for row in take(conn, limit - len(claimed), False)]
+        return claimed
+
+    return writing(engine, work)
+
+
+def _claimed(row: RowMapping, permit: Permit | None = None) -> ClaimedRow:
+    named = {name: row[name] for name in ("site_id", "provider", "awaited_since_at", "renewed_at")}
+    return ClaimedRow(key=key_of(row), claim=claim_of(row), permit=permit, **named)
 
 
 @functools.cache
@@ -123,18 +146,21 @@ def _statement(dialect_name: str, *, is_fixed: bool) -> ReturningUpdate[Any]:
     """Build the claim's statement, once in a process for each database: it takes longer than most claims."""
     bind: Dialect = (sqlite if dialect_name == "sqlite" else postgresql).dialect()
     now = bindparam("now", type_=Float) if is_fixed else None
-    return EVIDENCE.taking_many(bind, _picked(bind, now), now=now)
+    probes = probes_waiting(clock(bind, now)).label("probes")
+    return EVIDENCE.taking_many(bind, _picked(bind, now), now=now).returning(probes)
 
 
 def _picked(bind: Bind, now: Moment) -> CTE:
     """Return (row_id, n): the rows to lease, best first. On PostgreSQL they are locked, and locked ones skipped."""
     ranked = _ranked(bind, now).subquery("ranked")
+    kept = bindparam("reserves", type_=Integer) * probes_waiting(clock(bind, now))  # places for rows that may probe
+    places = bindparam("limit", type_=Integer) - kept
     best = (
         select(evidence.c.request_id.label("row_id"))
         .join(ranked, ranked.c.request_id == evidence.c.request_id)
         .where(EVIDENCE.is_due(bind, now))
         .order_by(ranked.c.place)
-        .limit(bindparam("limit", type_=Integer))
+        .limit(case((places > 0, places), else_=0))
     )
     if is_sqlite(bind):
         chosen = best.add_columns(ranked.c.place).subquery("chosen")
@@ -176,7 +202,7 @@ def _groups(bind: Bind, now: Moment) -> CTE:
     first_route = select(func.min(e.c.provider)).where(waits, e.c.site_id == site.c.site_id).scalar_subquery()
     routes = select(site.c.site_id, first_route.label("provider")).where(
         site.c.site_id.is_not(None),
-        site.c.site_id.not_in(_names(bind, "blocked_sites")),
+        site.c.site_id.not_in(names(bind, "blocked_sites")),
         site.c.site_id.not_in(paused_names("site", clock(bind, now))),
         ~is_all_paused(clock(bind, now)),
     )
@@ -190,8 +216,9 @@ def _groups(bind: Bind, now: Moment) -> CTE:
         select(route.c.site_id, route.c.provider)
         .where(
             route.c.provider.is_not(None),
-            route.c.provider.not_in(_names(bind, "blocked_providers")),
+            route.c.provider.not_in(names(bind, "blocked_providers")),
             route.c.provider.not_in(paused_names("provider", clock(bind, now))),
+            route.c.provider.not_in(open_names(PROVIDER)),
             first_due <= clock(bind, now),
         )
         .cte("groups")
@@ -215,9 +242,7 @@ def _candidates(bind: Bind, groups: CTE, now: Moment) -> Subquery:
             e.c.site_id == groups.c.site_id,
             e.c.provider == groups.c.provider,
             e.c.next_attempt_at <= clock(bind, now),
-            e.c.attempts < e.c.max_attempts,
-            is_row_sound(e, tokens=EVIDENCE.tokens, hashes=EVIDENCE.hashes, of_sqlite=is_sqlite(bind)),
-            _is_wanted(e),
+            *may_be_claimed(bind, e),
         )
         .order_by(e.c.next_attempt_at, e.c.created_at, e.c.request_id)
         .limit(places)
@@ -232,18 +257,3 @@ def _candidates(bind: Bind, groups: CTE, now: Moment) -> Subquery:
         .select_from(groups.join(f, f.c.request_id.in_(ids)))
         .subquery("found")
     )
-
-
-def _is_wanted(rows: FromClause) -> ColumnElement[bool]:
-    """Return the condition that a row's event is open and that no delivery speaks for it yet."""
-    is_open = exists().where(events.c.event_id == rows.c.event_id, events.c.state == literal_column("'open'"))
-    spoken_for = exists().where(
-        deliveries.c.event_id == rows.c.event_id,
-        deliveries.c.status != literal_column("'failed'"),
-        ~is_being_renewed(),
-    )
-    return and_(is_open, ~spoken_for)
-
-
-def _names(bind: Bind, param: str) -> Select[tuple[str]]:
-    return select(row_source(bind, param, {"name": String}, param).c.name)

@@ -456,6 +456,24 @@ pauses = Table(
     PrimaryKeyConstraint("scope", "name"),
 )
 
+breakers = Table(
+    "breakers",  # one row for each review route and each site's CMS that ever failed
+    metadata,
+    Column("kind", String, nullable=False),  # provider | cms
+    Column("name", String, nullable=False),  # the route's, or the site's
+    Column("is_open", Boolean, nullable=False),
+    Column("generation", BigInteger, nullable=False),  # a permit counts at one only
+    Column("failures", Integer, nullable=False),  # in a row
+    Column("pause_seconds", Float, nullable=False),
+    Column("open_until_at", Float),
+    Column("reason", String),  # the code that opened it
+    Column("opened_by", String),
+    Column("probe_token", String),  # the token of the lease that tries it
+    Column("probe_expires_at", Float),
+    Column("updated_at", Float, nullable=False),
+    PrimaryKeyConstraint("kind", "name"),
+)
+
 # --- the sweeper ----------------------------------------------------------------------------------------------------
 
 sweeps = Table(

@@ -16,10 +16,12 @@ from sqlalchemy import ColumnElement, Connection, Engine, String, exists, func, 
 from sqlalchemy.exc import IntegrityError
 
 from worker.domain.attempt import FAILED, SUCCEEDED
+from worker.domain.breaker import PROVIDER
 from worker.domain.evidence import EvidenceClaim
 from worker.domain.key import PublicKey
 from worker.domain.review import STORE_REFUSED
 from worker.store.approvals import StoredApproval, StoredReceipt, insert_approvals, insert_receipts, stands
+from worker.store.breakers import Told, is_troubled, tell
 from worker.store.conditions import is_row_sound
 from worker.store.engine import clock, is_sqlite, json_rows, read_clock, row_source, writing
 from worker.store.leases import EVIDENCE, LEASE_CLEARED
@@ -82,6 +84,7 @@ class Batch:
     failures: tuple[Failure, ...] = ()
     releases: tuple[Release, ...] = ()
     reused: Mapping[str, str] = field(default_factory=dict)
+    told: tuple[Told, ...] = ()  # what the calls showed about the routes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +104,7 @@ class Survey:
     now: float
     shared_jobs: frozenset[str] = frozenset()  # other rows of the same job still wait
     approved_otherwise: frozenset[str] = frozenset()  # an approval stands for another target text
+    is_troubled: bool = True  # some route is not wholly sound, or nobody looked
 
 
 def survey(conn: Connection, answers: Mapping[str, tuple[str, str]], *, now: float | None) -> Survey:
@@ -126,6 +130,7 @@ def survey(conn: Connection, answers: Mapping[str, tuple[str, str]], *, now: flo
         source.c.job_id,
         is_shared.correlate(source).label("is_shared"),
         is_otherwise.correlate(source).label("is_otherwise"),
+        is_troubled(PROVIDER).label("is_troubled"),
     )
     rows = [{"job_id": job_id, "request_id": row, "target": target} for job_id, (row, target) in answers.items()]
     found = conn.execute(statement, {"asked": json_rows(rows)}).mappings().all()
@@ -133,6 +138,7 @@ def survey(conn: Connection, answers: Mapping[str, tuple[str, str]], *, now: flo
         now=float(found[0]["now"]),
         shared_jobs=frozenset(row["job_id"] for row in found if row["is_shared"]),
         approved_otherwise=frozenset(row["job_id"] for row in found if row["is_otherwise"]),
+        is_troubled=bool(found[0]["is_troubled"]),
     )
 
 
@@ -142,7 +148,7 @@ def settle(engine: Engine, batch: Batch, *, now: float | None) -> Settled:
     Safe to repeat and to run beside anything: a row moves only under its own live lease, while its job's current
     result is still the one that was asked about. Raises `Unavailable`; nothing was written then.
     """
-    if not (batch.successes or batch.failures or batch.releases or batch.reused):
+    if not (batch.successes or batch.failures or batch.releases or batch.reused or batch.told):
         return Settled()
     try:
         return writing(engine, lambda conn: _settle(conn, batch, now))
@@ -214,6 +220,7 @@ def _settle(conn: Connection, batch: Batch, now: float | None) -> Settled:
     released |= _release(conn, [one for one in batch.releases if one.is_awaited], now=now, values=since)
     unanswered = {one.claim.request_id for one in batch.failures if one.retryable and not one.is_pushed}
     hurry_pushed(conn, (unanswered & failed.keys()) | released, now=now)
+    tell(conn, batch.told, now=now)
     return Settled(approved=approved, failed=failed, released=released, has_kept_keys=bool(kept))
 
 

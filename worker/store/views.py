@@ -24,9 +24,11 @@ from sqlalchemy import (
 )
 
 from worker.domain.attempt import LEASED, PENDING, RETRY_WAIT, SUCCEEDED
+from worker.domain.breaker import CMS, PROVIDER
 from worker.domain.policy import REVIEW_DEADLINE_SECONDS
 from worker.domain.waiting import DeliveryFacts, EventFacts, LocaleFacts, LocaleState
 from worker.store.approvals import StoredApproval, choose, standing_approvals, stands
+from worker.store.breakers import closures_of
 from worker.store.delivery_views import deliveries_of, delivery_facts, of_delivery
 from worker.store.engine import clock, is_sqlite, read_clock
 from worker.store.pauses import covering, pauses_in_force
@@ -175,6 +177,7 @@ def find_event_view(
         delivery=None if speaking is None else delivery_facts(speaking),
         older_delivery_id=speaking["older_delivery_id"] if speaking is not None and is_open else None,
         pauses=covering(pauses_in_force(conn, now=at), event["site_id"], () if is_open else routes),
+        closures=closures_of(conn, {(CMS, event["site_id"])} if is_open else {(PROVIDER, one) for one in routes}),
         needs_permit=is_guided and is_open and speaking is not None and not speaking["has_permit"],
     )
     kept = conn.execute(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from worker.domain.errors import Unavailable
 from worker.domain.review import Collected, Reused, Verified
+from worker.flow.collecting.answered import Answered
 from worker.flow.collecting.claimed_requests import open_requests
 from worker.flow.collecting.evidence_call import Guard
 from worker.flow.collecting.open_calls import OpenCalls
 from worker.flow.collecting.ready_events import Ready, tell_ready
-from worker.flow.collecting.settlement import Answered, settle_answers
+from worker.flow.collecting.settlement import settle_answers
 from worker.flow.services import Services
 from worker.store.due_evidence import ClaimedRow, claim_due
 
@@ -59,6 +60,7 @@ class Collection:
         if not self._answered:
             return
         settled = settle_answers(self._services, self._answered)
+        self._is_more_due |= any(one.row.permit is not None for one in self._answered)  # its route may be open again
         done = [one.row for one in self._answered if isinstance(one.ending, Verified | Reused)]
         self._jobs |= {row.key.job_id: row.site_id for row in done}
         self._answered = []
@@ -83,6 +85,7 @@ class Collection:
                 lease_seconds=self._services.evidence_lease_seconds,
                 preferred_event_id=self._event_id,
                 now=self._services.now(),
+                probe_seconds=self._services.deadlines.longest_review_seconds,
             )
             self._is_more_due = len(rows) == places
             self._claimed = [(row, guard) for row in rows]

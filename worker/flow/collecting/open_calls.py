@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from worker.domain.evidence import EvidenceRequest
 from worker.domain.review import UNAVAILABLE, Ending, Refused
+from worker.flow.collecting.answered import Answered
 from worker.flow.collecting.evidence_call import Guard, review_locale
-from worker.flow.collecting.settlement import Answered
 from worker.flow.collecting.slot import WAKE, Collecting
 from worker.flow.services import Services
 from worker.store.due_evidence import ClaimedRow
@@ -96,4 +96,5 @@ def _ended(
     collecting.call_ended()
     is_cut_off = future.cancelled() or future.exception() is not None
     ending = Refused(code=UNAVAILABLE, retryable=True) if is_cut_off else future.result()
-    inbox.put(Answered(row=row, guard=guard, ending=ending, is_pushed=is_pushed))
+    is_called = not (is_pushed or is_cut_off)
+    inbox.put(Answered(row=row, guard=guard, ending=ending, is_pushed=is_pushed, is_called=is_called))

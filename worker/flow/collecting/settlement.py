@@ -6,7 +6,7 @@ The time of approval is read once, after the answers. Repeating a settle is harm
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -24,24 +24,15 @@ from worker.domain.review import (
     Reused,
     Verified,
 )
+from worker.flow.collecting.answered import Answered
 from worker.flow.collecting.approval_signing import keys_behind, sign_approval
-from worker.flow.collecting.evidence_call import Guard
+from worker.flow.collecting.route_news import route_news, shown_by
 from worker.flow.services import Services
 from worker.store.due_evidence import ClaimedRow
 from worker.store.engine import reading
 from worker.store.settlements import Batch, Failure, Release, Settled, Success, Survey, settle, survey
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answered:
-    """A claimed row, its guard, and how its attempt ended. `is_pushed`: by an answer that had been handed in."""
-
-    row: ClaimedRow
-    guard: Guard
-    ending: Ending
-    is_pushed: bool = False
 
 
 def settle_answers(services: Services, answered: Sequence[Answered]) -> Settled:
@@ -63,6 +54,8 @@ def settle_answers(services: Services, answered: Sequence[Answered]) -> Settled:
         ending = _signed(services, one, found)
         if isinstance(ending, Success):
             successes.append(ending)
+        elif one.row.permit is not None and isinstance(ending, Refused) and shown_by(one) == "fault":
+            releases.append(Release(claim=claim, code=ending.code, not_before=found.now))  # the breaker says when
         elif isinstance(ending, Refused):
             named = ending.retry_after_seconds
             wait = spread_wait(claim.attempt, jitter=services.jitter(), retry_after_seconds=named)
@@ -88,6 +81,7 @@ def settle_answers(services: Services, answered: Sequence[Answered]) -> Settled:
         releases=tuple(releases),
         reused=reused,
         keys=tuple(keys),
+        told=route_news(services, answered, is_troubled=found.is_troubled),
     )
     settled = settle(services.engine, batch, now=services.now())
     if settled.has_kept_keys:

@@ -219,6 +219,12 @@ CREATE TABLE pauses (
     paused_at FLOAT NOT NULL, until_at FLOAT, PRIMARY KEY (scope, name)
 );
 
+CREATE TABLE breakers (
+    kind VARCHAR NOT NULL, name VARCHAR NOT NULL, is_open BOOLEAN NOT NULL, generation BIGINT NOT NULL,
+    failures INTEGER NOT NULL, pause_seconds FLOAT NOT NULL, open_until_at FLOAT, reason VARCHAR, opened_by VARCHAR,
+    probe_token VARCHAR, probe_expires_at FLOAT, updated_at FLOAT NOT NULL, PRIMARY KEY (kind, name)
+);
+
 CREATE TABLE sweeps (
     name VARCHAR NOT NULL, swept_at FLOAT NOT NULL, cursor VARCHAR, PRIMARY KEY (name)
 );

@@ -1,0 +1,88 @@
+"""The claim of the one evidence row that tries a review route whose breaker is open."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection
+from typing import Any, Final
+
+from sqlalchemy import Connection, Dialect, Float, Integer, RowMapping, String, bindparam, literal_column, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from worker.domain.breaker import PROVIDER, Permit
+from worker.store.breakers import grant, lock_breaker
+from worker.store.claimable import may_be_claimed, names
+from worker.store.conditions import is_waiting
+from worker.store.engine import clock, json_rows, read_clock
+from worker.store.leases import EVIDENCE
+from worker.store.pauses import is_paused
+from worker.store.schema import evidence
+
+LOOKED_AT: Final = 1000  # due rows of the route, the longest due first, among which the fewest attempts are looked for
+
+
+def probe(
+    conn: Connection,
+    route: str,
+    *,
+    worker_id: str,
+    lease_seconds: float,
+    probe_seconds: float,
+    blocked_sites: Collection[str],
+    now: float | None,
+) -> list[tuple[RowMapping, Permit]]:
+    """Lease one due row of a route under its breaker's permit; none where another was faster or nothing is due.
+
+    The breaker's row stays locked, so of all claims one grants the permit.
+    """
+    state = lock_breaker(conn, PROVIDER, route)
+    if not state.may_probe(read_clock(conn, now)):
+        return []
+    taken = EVIDENCE.take_many(
+        conn,
+        _probing(conn.dialect.name, is_fixed=now is not None),
+        most=1,
+        worker_id=worker_id,
+        lease_seconds=lease_seconds,
+        parameters={
+            "route": route,
+            "blocked_sites": json_rows([{"name": name} for name in sorted(blocked_sites)]),
+            **({} if now is None else {"now": now}),
+        },
+    )
+    permits = [Permit(token=row["lease_token"], generation=state.generation) for row in taken]
+    for permit in permits:
+        grant(conn, PROVIDER, route, permit, seconds=probe_seconds, now=now)
+    return list(zip(taken, permits, strict=True))
+
+
+@functools.cache
+def _probing(dialect_name: str, *, is_fixed: bool) -> ReturningUpdate[Any]:
+    """Build the statement that leases the row of one route with the fewest attempts, of those due for longest."""
+    bind: Dialect = (sqlite if dialect_name == "sqlite" else postgresql).dialect()
+    now = bindparam("now", type_=Float) if is_fixed else None
+    at = clock(bind, now)
+    e = evidence.alias("e")
+    longest = (
+        select(e.c.request_id)
+        .where(
+            is_waiting(e),
+            e.c.next_attempt_at <= at,
+            e.c.provider == bindparam("route", type_=String),
+            e.c.site_id.not_in(names(bind, "blocked_sites")),
+            ~is_paused(e.c.site_id, e.c.provider, at),
+        )
+        .order_by(e.c.next_attempt_at, e.c.created_at, e.c.request_id)
+        .limit(LOOKED_AT)
+    )
+    chosen = (
+        select(evidence.c.request_id.label("row_id"))
+        .where(evidence.c.request_id.in_(longest), *may_be_claimed(bind, evidence))
+        .order_by(evidence.c.attempts, evidence.c.next_attempt_at, evidence.c.created_at, evidence.c.request_id)
+        .limit(1)
+        .with_for_update(of=evidence, skip_locked=True)
+        .subquery("chosen")
+    )
+    picked = select(chosen.c.row_id, literal_column("1", Integer).label("n")).cte("picked")
+    return EVIDENCE.taking_many(bind, picked, now=now)
