@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from typing import Any
 
@@ -707,6 +708,12 @@ class TestDamage:
         """Whatever lies in the column ends in RunCorrupt and in nothing else."""
         with pytest.raises(RunCorrupt):
             decode_record(stored, run_id=RUN_ID)
+
+    def test_spelling_of_the_same_values_is_no_damage(self) -> None:
+        """White space, the order of members and a final line end change nothing that was recorded."""
+        record = published_and_interrupted()
+        reordered = dict(reversed(record.items()))
+        assert decode_record(json.dumps(reordered, indent=1).encode() + b"\n", run_id=RUN_ID) == record
 
     def test_record_of_another_key_is_corrupt(self) -> None:
         """A valid record under another run's key is damage."""
