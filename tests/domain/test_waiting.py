@@ -271,3 +271,44 @@ def test_how_events_end() -> None:
 def test_when_it_gives_up(attempts: int, max_attempts: int, seconds: float) -> None:
     """The last attempt is due after all the waits before it; the whole schedule of twenty attempts is 37,515 s."""
     assert gives_up_at(NOON, attempts, max_attempts) == NOON + seconds
+
+
+def test_a_review_that_takes_days_is_given_up_at_its_deadline() -> None:
+    """Since when the reviewer has it, when it is asked again, and the deadline of the policy in place of attempts."""
+    one = locale(
+        state="retrying",
+        attempts=0,
+        code="evidence.not_yet",
+        need="human receipt",
+        next_attempt_at=NOON + 30 * MINUTE,
+        awaited_since_at=NOON - 60 * MINUTE,
+        gives_up_at=NOON + 640 * MINUTE,
+    )
+    assert waiting_sentence(event(one)) == (
+        "waiting for: fr-CA, human receipt; since 11:58; accepted by the reviewer, not finished since 11:00; "
+        "asked again at 12:30; gives up at 22:40"
+    )
+
+
+def test_a_delivery_that_is_being_renewed_says_so() -> None:
+    """In doubt it cannot give way, so then nothing is said of it."""
+    renewed = delivery(renewal_asked_at=NOON - 5 * MINUTE)
+    assert "its approvals are being renewed since 11:55" in waiting_sentence(event(delivery=renewed))
+    doubtful = replace(renewed, in_doubt=True, doubt_since_at=NOON)
+    assert "renewed" not in waiting_sentence(event(delivery=doubtful))
+
+
+@pytest.mark.parametrize(
+    ("one", "needs_permit", "commands"),
+    [
+        (delivery(), False, ("locseal evidence renew event-1",)),
+        (delivery(), True, ("locseal runs list", "locseal evidence renew event-1")),
+        (delivery("retry_wait", in_doubt=True, doubt_since_at=NOON), False, ()),
+    ],
+)
+def test_approvals_that_lapsed_under_an_open_delivery(
+    one: DeliveryFacts, needs_permit: bool, commands: tuple[str, ...]
+) -> None:
+    """A renewal is what helps, while it is unsent; in doubt its outcome comes first."""
+    facts = event(locale(state="lapsed"), delivery=one, needs_permit=needs_permit)
+    assert next_commands(facts) == commands

@@ -128,7 +128,11 @@ def next_commands(facts: EventFacts) -> tuple[str, ...]:
     if delivery is not None and delivery.status == "failed":
         return (f"locseal deliveries retry {facts.event_id}", f"locseal evidence renew {facts.event_id}")
     if delivery is not None:
-        return ("locseal runs list",) if facts.needs_permit else ()
+        waits = ["locseal runs list"] if facts.needs_permit else []
+        is_unsent = delivery.status in {"pending", "retry_wait"} and not delivery.in_doubt
+        if is_unsent and any(one.state == "lapsed" for one in facts.locales):
+            waits.append(f"locseal evidence renew {facts.event_id}")
+        return tuple(waits)
     states = {one.state for one in facts.locales}
     commands = []
     if "failed" in states:
