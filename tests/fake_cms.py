@@ -20,7 +20,7 @@ class FakeCms:
     """Satisfies `flow.services.Cms`. Safe to use from several threads.
 
     Sends: accept · lost (accepted, but the answer is torn off) · timeout (not accepted, unknown to us) · not_now ·
-    unreachable · refuse · stale · unverifiable. Look-ups: truth · silent · unverifiable · absent.
+    down · unreachable · refuse · stale · unverifiable. Look-ups: truth · down · silent · unverifiable · absent.
     """
 
     keys: Keyring
@@ -43,7 +43,7 @@ class FakeCms:
             self.during_send()
         with self.lock:
             word = self.sends.pop(0) if self.sends else "accept"
-            if word != "unreachable":
+            if word not in {"unreachable", "down"}:
                 self.requests.append((delivery_id, delivery.to_text().encode()))
             if word in {"accept", "lost"}:
                 publication = dict(delivery.document)
@@ -58,6 +58,7 @@ class FakeCms:
             "not_now": CmsAnswer(
                 outcome="unavailable", code="cms.delivery.http_429", sent=False, retry_after_seconds=120.0
             ),
+            "down": CmsAnswer(outcome="unavailable", code="cms.delivery.unreachable", sent=False),
             "unreachable": CmsAnswer(outcome="unavailable", code="cms.delivery.connect_failed", sent=False),
             "refuse": CmsAnswer(outcome="refused", code="cms.delivery.http_422"),
             "stale": CmsAnswer(outcome="stale", code="cms.delivery.stale"),
@@ -71,6 +72,8 @@ class FakeCms:
             word = self.lookups.pop(0) if self.lookups else "truth"
             self.questions.append(lookup)
             is_known = lookup.delivery_id in self.ledger and word != "absent"
+        if word == "down":
+            return CmsAnswer(outcome="unavailable", code="cms.lookup.unreachable")
         if word == "silent":
             return CmsAnswer(outcome="unavailable", code="cms.lookup.http_404")
         if word == "unverifiable":

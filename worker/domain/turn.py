@@ -14,7 +14,7 @@ module says; nothing here knows a clock, a table or a request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from worker.domain.attempt import spread_wait
@@ -73,9 +73,13 @@ class Over:
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Nothing may be done now: another holds the lease, it is not due, an older delivery is unsettled, a pause, or no permit."""
+    """Nothing may be done now.
 
-    reason: Literal["leased", "due", "older", "pause", "permit"]
+    Another holds the lease, it is not due, an older delivery is unsettled, a pause or the CMS's open breaker keeps it
+    back, or no release run permits it.
+    """
+
+    reason: Literal["leased", "due", "older", "pause", "breaker", "permit"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +205,13 @@ def after_send(
         wait_seconds=spread_wait(attempts, jitter=jitter, retry_after_seconds=answer.retry_after_seconds),
         retry_after_seconds=answer.retry_after_seconds,
     )
+
+
+def after_failed_probe(settlement: Settlement, *, is_send: bool) -> Settlement:
+    """Return how a call that tried a closed CMS in vain ends: the breaker says when to go on, and no send is counted."""
+    if settlement.status != "retry_wait":
+        return settlement
+    return replace(settlement, wait_seconds=0.0, is_attempt_returned=is_send)
 
 
 def missed_window(*, was_in_doubt: bool) -> Settlement:

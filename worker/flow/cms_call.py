@@ -6,14 +6,18 @@ import secrets
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Literal
 
+from worker.domain.breaker import CMS, News, is_outage
 from worker.domain.delivery import CmsAnswer, Lookup
 from worker.domain.signature import SignedDocument
 from worker.domain.turn import SEND_WINDOW_MISSED, Promise
 from worker.flow.services import Services
+from worker.store.breakers import Told
 from worker.store.deliveries import Delivery
 from worker.store.delivery_answers import Word, word_of
 from worker.store.publications import StoredPublication
+from worker.store.sends import SendLease
 from worker.store.standings import Terms
 
 ACKNOWLEDGEMENT = "acknowledgement"
@@ -26,6 +30,17 @@ class Reply:
     answer: CmsAnswer
     word: Word | None
     was_called: bool = True
+
+    @property
+    def shown(self) -> Literal["answered", "fault", "unused"]:
+        """Tell what it says about the CMS: down (or asking for a wait), up, or nothing, for a fault of our own."""
+        answer = self.answer
+        if answer.outcome != "unavailable":
+            return "answered"
+        if not self.was_called or not answer.code.startswith("cms."):
+            return "unused"
+        is_down = answer.retry_after_seconds is not None or is_outage(answer.code, retryable=True)
+        return "fault" if is_down else "answered"
 
 
 def terms_for(services: Services, stored: StoredPublication) -> Terms:
@@ -45,6 +60,26 @@ def terms_for(services: Services, stored: StoredPublication) -> Terms:
         promise=Promise(has_lookup=cms.has_lookup, is_idempotent=cms.is_idempotent),
         jitter=services.jitter(),
     )
+
+
+def news_of(services: Services, stored: StoredPublication, lease: SendLease, reply: Reply) -> tuple[Told, ...]:
+    """Return what a reply tells the breaker of the site's CMS: nothing while all is sound and it answered."""
+    site_id = stored.delivery.site_id
+    shown = reply.shown
+    if lease.permit is None and shown != "fault" and not (shown == "answered" and lease.is_cms_troubled):
+        return ()
+    news = News(
+        kind=CMS,
+        name=site_id,
+        worker_id=services.worker_id,
+        faults=int(shown == "fault"),
+        answers=int(shown == "answered"),
+        code=reply.answer.code,
+        retry_after_seconds=reply.answer.retry_after_seconds if shown == "fault" else None,
+        permit=lease.permit,
+        probe=shown,
+    )
+    return (Told(news=news, policy=services.policies.for_site(site_id).delivery_breaker),)
 
 
 def ask_cms(services: Services, delivery: Delivery) -> Reply:

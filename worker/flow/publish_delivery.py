@@ -15,12 +15,13 @@ from worker.domain.turn import (
     Over,
     Send,
     Settlement,
+    after_failed_probe,
     after_lookup,
     after_send,
     missed_window,
     standing_status,
 )
-from worker.flow.cms_call import ask_cms, send_to_cms, terms_for
+from worker.flow.cms_call import ask_cms, news_of, send_to_cms, terms_for
 from worker.flow.services import Services
 from worker.store.coverage import has_current_approvals
 from worker.store.engine import reading, writing
@@ -80,13 +81,16 @@ def _ask(services: Services, stored: StoredPublication, terms: Terms, lease: Sen
     reply = ask_cms(services, stored.delivery)
     services.checkpoint("publish.looked_up")
     after = after_lookup(reply.answer, lease.asked(terms.send_seconds), jitter=terms.jitter)
+    told = news_of(services, stored, lease, reply)
+    if lease.permit is not None and reply.shown == "fault" and isinstance(after, Settlement):
+        after = after_failed_probe(after, is_send=False)
     began = services.monotonic()
 
     def work(conn: Connection) -> SendLease | Settlement | None:
         if isinstance(after, Settlement):
-            return after if settle(conn, lease, after, reply.word, now=services.now()) else None
+            return after if settle(conn, lease, after, reply.word, now=services.now(), told=told) else None
         assert reply.word is not None  # only a verified answer is an absent
-        return send_again(conn, terms, lease, reply.word, now=services.now())
+        return send_again(conn, terms, lease, reply.word, now=services.now(), told=told)
 
     follows = writing(services.engine, work)
     services.checkpoint("publish.asked")
@@ -99,15 +103,18 @@ def _send(
     reply = send_to_cms(services, stored, began=began)
     services.checkpoint("publish.answered")
     end = missed_window(was_in_doubt=lease.was_in_doubt)
+    is_failed_probe = lease.permit is not None and reply.shown == "fault"
     if reply.was_called:
         end = after_send(
             reply.answer,
             was_in_doubt=lease.was_in_doubt,
             attempts=lease.attempts,
-            max_attempts=lease.max_attempts,
+            max_attempts=lease.max_attempts + int(is_failed_probe),  # it is not counted, so it uses nothing up
             promise=terms.promise,
             jitter=terms.jitter,
         )
-    is_ours = writing(services.engine, lambda conn: settle(conn, lease, end, reply.word, now=services.now()))
+    end = after_failed_probe(end, is_send=True) if is_failed_probe else end
+    told = news_of(services, stored, lease, reply)
+    is_ours = writing(services.engine, lambda conn: settle(conn, lease, end, reply.word, now=services.now(), told=told))
     services.checkpoint("publish.settled")
     return end if is_ours else None

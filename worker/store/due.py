@@ -24,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from worker.domain.breaker import PROVIDER
+from worker.domain.breaker import CMS, PROVIDER
 from worker.domain.turn import OUTCOME_UNKNOWN
 from worker.store.approvals import stands
 from worker.store.breakers import is_shut_off
@@ -131,7 +131,7 @@ def stamp_due_deliveries(
     """Return at most `room` events whose delivery is due and was not woken lately, and stamp those deliveries.
 
     The longest waiting come first. Passed over, and stamped, unless in doubt: what is paused, and a guided site's
-    delivery that no release run permits.
+    delivery that no release run permits; in any case what belongs to a CMS that is closed.
     """
     at = clock(conn, now)
     order = literal_column(WAKE_ORDER, Float)
@@ -141,7 +141,10 @@ def stamp_due_deliveries(
             deliveries.c.event_id,
             deliveries.c.site_id,
             or_(deliveries.c.in_doubt.is_(True), has_permit(at)).label("is_permitted"),
-            and_(deliveries.c.in_doubt.is_(False), is_paused(deliveries.c.site_id, None, at)).label("is_held"),
+            or_(
+                and_(deliveries.c.in_doubt.is_(False), is_paused(deliveries.c.site_id, None, at)),
+                is_shut_off(CMS, deliveries.c.site_id, at),
+            ).label("is_held"),
         )
         .where(
             text(DUE),

@@ -8,12 +8,13 @@ UPDATE. What follows from what is read here is decided in `domain.turn`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, case, literal, update
 
 from worker.domain.attempt import FAILED, LEASED, RETRY_WAIT, SUCCEEDED
+from worker.domain.breaker import Permit
 from worker.domain.errors import Blocked
 from worker.domain.turn import (
     OUTCOME_UNKNOWN,
@@ -28,11 +29,13 @@ from worker.domain.turn import (
     after_absent,
     next_turn,
 )
+from worker.store.breakers import Told, tell
 from worker.store.deliveries import Delivery
 from worker.store.delivery_answers import Word, append_word
 from worker.store.engine import clock
 from worker.store.leases import DELIVERIES
 from worker.store.schema import deliveries, events
+from worker.store.send_probes import find_gate, grant_permit
 from worker.store.setbacks import Ending
 from worker.store.standings import Terms, lock_source, read_standing, standing_of
 
@@ -52,6 +55,8 @@ class SendLease:
     sent_at: float
     doubt_since_at: float
     taken_at: float
+    is_cms_troubled: bool = False  # an answer is news to its breaker
+    permit: Permit | None = None  # it tries a CMS whose breaker is open
 
     def asked(self, send_seconds: float) -> Asked:
         """Return what a look-up under this lease is judged by."""
@@ -85,12 +90,19 @@ def take_turn(conn: Connection, terms: Terms, *, now: float | None) -> tuple[Tur
         _close(conn, terms.delivery_id, turn, now=now)
     if not isinstance(turn, Ask | Send):
         return turn, None
+    gate: int | bool = True
+    if row["is_cms_troubled"]:
+        gate = find_gate(conn, terms, is_lookup=isinstance(turn, Ask), now=now)
+    if gate is False:
+        return Wait(reason="breaker"), None
     taken = _take(conn, terms, turn, now=now)
-    return turn, _lease(taken, was_in_doubt=row["in_doubt"])
+    permit = None if gate is True else grant_permit(conn, terms, taken, gate, now=now)
+    lease = _lease(taken, was_in_doubt=row["in_doubt"])
+    return turn, replace(lease, is_cms_troubled=row["is_cms_troubled"], permit=permit)
 
 
 def send_again(
-    conn: Connection, terms: Terms, lease: SendLease, word: Word, *, now: float | None
+    conn: Connection, terms: Terms, lease: SendLease, word: Word, *, now: float | None, told: Iterable[Told] = ()
 ) -> SendLease | Settlement | None:
     """Go on from a signed absent under the same lease: every check again under the lock, then a further attempt.
 
@@ -105,7 +117,7 @@ def send_again(
     if isinstance(follows, Send) and row["lease_expires_at"] <= row["now"] + terms.send_seconds:
         follows = Settlement(status="retry_wait", code="cms.lease_too_short", in_doubt=False)
     if isinstance(follows, Settlement):
-        return follows if settle(conn, lease, follows, word, now=now) else None
+        return follows if settle(conn, lease, follows, word, now=now, told=told) else None
     at = clock(conn, now)
     taken = (
         conn.execute(
@@ -124,7 +136,8 @@ def send_again(
         .one()  # the row is locked, and was just read as ours
     )
     append_word(conn, lease.delivery_id, word, now=now)
-    return _lease(taken, was_in_doubt=False)
+    tell(conn, told, now=now)
+    return replace(_lease(taken, was_in_doubt=False), is_cms_troubled=lease.is_cms_troubled)
 
 
 def settle(
@@ -134,6 +147,7 @@ def settle(
     word: Word | None,
     *,
     now: float | None,
+    told: Iterable[Told] = (),
 ) -> bool:
     """End a lease, append the verified answer and move the event, together; false when the lease was lost.
 
@@ -161,6 +175,7 @@ def settle(
         append_word(conn, lease.delivery_id, word, now=now)
     if settlement.event_state is not None:
         end_event(conn, lease.event_id, settlement.event_state, now=now)
+    tell(conn, told, now=now)
     return True
 
 

@@ -12,9 +12,11 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, Float, RowMapping, Select, String, and_, bindparam, exists, select, text
 
 from worker.domain.attempt import LEASED
+from worker.domain.breaker import CMS
 from worker.domain.errors import Blocked
 from worker.domain.identifier import is_time
 from worker.domain.turn import APPROVAL_EXPIRED, Promise, Standing
+from worker.store.breakers import is_troubled
 from worker.store.coverage import NAMED, current_approvals, named_rows
 from worker.store.engine import Moment, clock, is_sqlite
 from worker.store.leases import DELIVERIES
@@ -113,6 +115,7 @@ def _standing(bind: Dialect, now: Moment) -> Select[Any]:
             current.label("current_approvals"),
             has_permit(at).label("has_permit"),
             is_paused(deliveries.c.site_id, None, at).label("is_paused"),
+            is_troubled(CMS, deliveries.c.site_id).label("is_cms_troubled"),
             at.label("now"),
         )
         .select_from(deliveries.join(events, events.c.event_id == deliveries.c.event_id))
