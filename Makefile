@@ -28,7 +28,7 @@ demo: setup  ## one signed event of 27 locales to a sandbox CMS, on this machine
 	$(BIN)/locseal demo
 
 test: setup  ## all tests; what needs a missing service is skipped (and fails where CI=true)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
 
 check: setup  ## style, format, types, import contracts
 	$(BIN)/ruff check .
