@@ -146,7 +146,7 @@ def test_a_provider_whose_clock_is_ahead(services: Services, calls: CallLoop, ke
 def test_a_wait_until_a_date_is_meant_by_the_clock_that_is_ahead(
     services: Services, calls: CallLoop, keys: Keyring, rows: Rows
 ) -> None:
-    """ "At 08:11" said at 08:10 is a minute, whatever the time is here."""
+    """A date of 08:11 said at 08:10 is a minute, whatever the time is here."""
     ahead = ("Date: Fri, 15 Jan 2027 08:10:00 GMT", "Retry-After: Fri, 15 Jan 2027 08:11:00 GMT")
     here = answered(services, calls, reply(b"", status=202, content_type="", headers=ahead))
     collected(here, keys)
