@@ -37,7 +37,9 @@ def _endpoint(url: str) -> str:
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("must be an http or https URL with a host")
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise ValueError("must carry no user, password, query or fragment; put the credential into token_file")
+        raise ValueError(
+            "must carry no user, password, query or fragment; put the credential into token_file or token_variable"
+        )
     return url.rstrip("/")
 
 
@@ -68,7 +70,25 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-class ProviderEndpoint(Part):
+class Remote(Part):
+    """What is called over HTTP: its credential is read again for every call, from a file or from an environment variable.
+
+    The variable's name begins otherwise than with LOCSEAL_, since names that are no setting are refused there.
+    """
+
+    token_file: Path | None = None
+    token_variable: str | None = Field(None, pattern=r"^[A-Z_][A-Z0-9_]*$")
+
+    @model_validator(mode="after")
+    def _one_credential(self) -> Self:
+        if self.token_file is not None and self.token_variable is not None:
+            raise ValueError("give token_file or token_variable, not both")
+        if self.token_variable is not None and self.token_variable.startswith(PREFIX):
+            raise ValueError(f"token_variable must not begin with {PREFIX}")
+        return self
+
+
+class ProviderEndpoint(Remote):
     """A review route: an HTTP endpoint, the built-in `checks`, or `local`, which finds everything good (demo, tests).
 
     Both of the latter sign receipts with keys of this machine. `then` names the route that reviews what passed the
@@ -78,7 +98,6 @@ class ProviderEndpoint(Part):
 
     kind: Literal["http", "local", "checks"] = "http"
     url: Endpoint | None = None
-    token_file: Path | None = None
     then: str | None = None
     always_then: bool = False
     rules_file: Path | None = None
@@ -94,12 +113,11 @@ class ProviderEndpoint(Part):
         return self
 
 
-class VerifierEndpoint(Part):
+class VerifierEndpoint(Remote):
     """A receipt verifier: `jws` checks the signature against the trust set, `http` asks a service."""
 
     kind: Literal["http", "jws"] = "jws"
     url: Endpoint | None = None
-    token_file: Path | None = None
 
     @model_validator(mode="after")
     def _http_has_url(self) -> Self:
@@ -108,11 +126,10 @@ class VerifierEndpoint(Part):
         return self
 
 
-class CmsEndpoint(Part):
+class CmsEndpoint(Remote):
     """A CMS: where it is, and what it promises. One with neither promise fails every delivery that ends in doubt."""
 
     url: Endpoint
-    token_file: Path | None = None
     has_lookup: bool = True
     is_idempotent: bool = False
 

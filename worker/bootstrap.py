@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from config.settings import CmsEndpoint, ProviderEndpoint, Settings, SettingsError, VerifierEndpoint
+from config.settings import CmsEndpoint, ProviderEndpoint, Remote, Settings, SettingsError, VerifierEndpoint
 from worker.adapters.calls import CallLoop
 from worker.adapters.cms.http import HttpCms
-from worker.adapters.endpoint import Endpoint, SecretFile
+from worker.adapters.endpoint import Credentials, Endpoint, SecretFile, SecretVariable
 from worker.adapters.http import HttpClient
 from worker.adapters.keys import FileKeys
 from worker.adapters.policies import FilePolicies
@@ -149,9 +149,15 @@ class _Outside:
             raise SettingsError("an endpoint needs a url")
         return Endpoint(
             url=entry.url,
-            credentials=SecretFile(entry.token_file) if entry.token_file is not None else None,
+            credentials=_credentials(entry),
             allow_loopback_http=self.settings.allow_loopback_http,
         )
+
+
+def _credentials(entry: Remote) -> Credentials | None:
+    if entry.token_file is not None:
+        return SecretFile(entry.token_file)
+    return None if entry.token_variable is None else SecretVariable(entry.token_variable)
 
 
 def _by_site(settings: Settings, outside: _Outside) -> Callable[[str], Cms]:

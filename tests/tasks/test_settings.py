@@ -81,6 +81,14 @@ def test_names_of_the_test_suite_are_left_alone(monkeypatch: pytest.MonkeyPatch)
             {"providers": {"default": {"url": f"https://p.invalid?token={SECRET}"}}},
             "put the credential into token_file",
         ),
+        (
+            {"cms": {"default": {"url": "https://c.invalid", "token_file": "/t", "token_variable": "TOKEN"}}},
+            "give token_file or token_variable, not both",
+        ),
+        (
+            {"cms": {"default": {"url": "https://c.invalid", "token_variable": "LOCSEAL_TOKEN"}}},
+            "token_variable must not begin with LOCSEAL_",
+        ),
         ({"providers": {"default": {"kind": "local", "url": "https://p.invalid"}}}, "a local one has none"),
         ({"verifiers": {"quality": {"kind": "http"}}}, "an http verifier needs a url"),
         ({"verifiers": {"taste": {}}}, "LOCSEAL_VERIFIERS"),

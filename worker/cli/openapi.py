@@ -58,7 +58,7 @@ def openapi() -> dict[str, Any]:
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "Sent where the endpoint is configured with a `token_file`.",
+                    "description": "Sent where the endpoint is configured with a `token_file` or a `token_variable`.",
                 }
             },
         },
