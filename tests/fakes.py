@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine, event
 
+from worker.domain.limits import FleetLimits
 from worker.domain.policy import RoutePolicy, SitePolicy
+from worker.domain.policy_file import PolicyFile
 
 
 class Crash(BaseException):
@@ -50,6 +52,10 @@ class FixedPolicies:
     def for_provider(self, route: str) -> RoutePolicy:
         """Return the route's policy."""
         return self.routes.get(route, RoutePolicy())
+
+    def limits(self) -> FleetLimits:
+        """Return the bounds of these policies."""
+        return PolicyFile(default=self.policy, sites=self.sites, providers=self.routes).limits
 
 
 @dataclass

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from worker.domain.canonical import parse_strict
 from worker.domain.errors import Invalid, Unavailable
+from worker.domain.limits import FleetLimits
 from worker.domain.policy import RoutePolicy, SitePolicy
 from worker.domain.policy_file import INVALID, Check, InvalidPolicy, PolicyFault, PolicyFile, read_policy_file
 
@@ -61,6 +62,10 @@ class FilePolicies:
     def for_provider(self, route: str) -> RoutePolicy:
         """Return what is kept to towards a review route; `Unavailable` while the file cannot be used."""
         return self._usable().providers.get(route, RoutePolicy())
+
+    def limits(self) -> FleetLimits:
+        """Return the bounds on open calls to review providers; `Unavailable` while the file cannot be used."""
+        return self._usable().limits
 
     def _usable(self) -> PolicyFile:
         now = self._current()

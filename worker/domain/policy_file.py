@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from worker.domain.document import Document, join_path
 from worker.domain.errors import Invalid
 from worker.domain.identifier import is_token
+from worker.domain.limits import FleetLimits
 from worker.domain.policy import RoutePolicy, SitePolicy
 
 INVALID: Final = "policy.invalid"
@@ -64,6 +65,18 @@ class PolicyFile:
     default: SitePolicy = field(default_factory=SitePolicy)
     sites: Mapping[str, SitePolicy] = field(default_factory=dict)
     providers: Mapping[str, RoutePolicy] = field(default_factory=dict)
+
+    @property
+    def limits(self) -> FleetLimits:
+        """Return the bounds on open calls to review providers."""
+        routes = {name: policy.limits.concurrent_calls for name, policy in self.providers.items()}
+        rates = {name: policy.limits.calls_per_second for name, policy in self.providers.items()}
+        return FleetLimits(
+            routes={name: bound for name, bound in routes.items() if bound is not None},
+            rates={name: rate for name, rate in rates.items() if rate is not None},
+            sites={name: policy.review_limits.concurrent_calls for name, policy in self.sites.items()},
+            other_sites=self.default.review_limits.concurrent_calls,
+        )
 
     def for_site(self, site_id: str) -> SitePolicy:
         """Return the policy of a site: its own, or the default."""

@@ -16,6 +16,7 @@ from sqlalchemy import Engine
 
 from worker.domain.delivery import CmsAnswer, Lookup
 from worker.domain.evidence import EvidenceRequest, NotYet
+from worker.domain.limits import FleetLimits
 from worker.domain.policy import RoutePolicy, SitePolicy
 from worker.domain.receipt import ReceiptBinding, VerifiedReceipt
 from worker.domain.signature import SignedDocument, TrustSet
@@ -92,6 +93,10 @@ class Policies(Protocol):
 
     def for_provider(self, route: str) -> RoutePolicy:
         """Return what the fleet keeps to towards a review route."""
+        ...
+
+    def limits(self) -> FleetLimits:
+        """Return the bounds on open calls to review providers."""
         ...
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import (
     CTE,
+    ColumnElement,
     Connection,
     Dialect,
     Engine,
@@ -27,6 +28,7 @@ from sqlalchemy import (
     bindparam,
     case,
     func,
+    literal_column,
     select,
     true,
 )
@@ -37,13 +39,15 @@ from worker.domain.attempt import require_lease_seconds
 from worker.domain.breaker import PROVIDER, Permit
 from worker.domain.evidence import EvidenceClaim, EvidenceKey
 from worker.domain.identifier import require_time, require_token
+from worker.domain.limits import UNBOUNDED, FleetLimits, Room
 from worker.store.breakers import open_names, probes_due, probes_waiting
 from worker.store.claimable import may_be_claimed, names
 from worker.store.conditions import is_leased, is_waiting
-from worker.store.engine import Bind, Moment, clock, is_sqlite, json_rows, writing
+from worker.store.engine import Bind, Moment, clock, is_sqlite, json_rows, row_source, writing
 from worker.store.evidence_claims import claim_of, key_of
 from worker.store.evidence_probes import probe
 from worker.store.leases import EVIDENCE
+from worker.store.limits import count_calls, lock_limits, room_of, room_parameters
 from worker.store.pauses import is_all_paused, paused_names
 from worker.store.schema import evidence
 
@@ -82,6 +86,7 @@ def claim_due(
     blocked_providers: Collection[str] = (),
     blocked_sites: Collection[str] = (),
     probe_seconds: float | None = None,
+    limits: FleetLimits | None = None,
 ) -> list[ClaimedRow]:
     """Lease up to `limit` due rows to a worker in one statement, by fair share, and return them in that order.
 
@@ -89,14 +94,15 @@ def claim_due(
     between rows of a site that fell due at the same time. Damaged rows are passed over. Many workers may claim at
     once: rows that another is taking are skipped, not waited for. Of a route whose breaker is open nothing is taken, but
     once its time came one row with the fewest attempts, first in the list, under a permit of `probe_seconds` (the
-    lease's length if left out).
+    lease's length if left out). With `limits`, never more than they leave room for, whoever claims at the same time.
     """
     require_token(worker_id, "evidence.worker_id.invalid")
     seconds = require_lease_seconds(lease_seconds)
     moment = None if now is None else require_time(now)
     if limit < 1:
         return []
-    statement = _statement(engine.dialect.name, is_fixed=moment is not None)
+    kept = limits if limits is not None and limits.is_any else None
+    statement = _statement(engine.dialect.name, is_fixed=moment is not None, is_bounded=kept is not None)
     parameters = {
         "limit": limit,
         "spare": 0 if is_sqlite(engine) else limit * SPARE,  # SQLite has one writer: nobody holds the first
@@ -108,27 +114,39 @@ def claim_due(
 
     def take(conn: Connection, most: int, reserves: bool) -> list[RowMapping]:
         given = parameters | {"limit": most, "reserves": int(reserves)}
-        return EVIDENCE.take_many(
+        if kept is not None:
+            given |= room_parameters(room_of(conn, kept, now=moment))
+        rows = EVIDENCE.take_many(
             conn, statement, most=most, worker_id=worker_id, lease_seconds=seconds, parameters=given
         )
+        if kept is not None:
+            count_calls(conn, kept, [row["provider"] for row in rows], now=moment)
+        return rows
 
     def work(conn: Connection) -> list[ClaimedRow]:
+        if kept is not None:
+            lock_limits(conn, kept)
         rows = take(conn, limit, True)
         claimed = [_claimed(row) for row in rows]
         if rows and not rows[0]["probes"]:
             return claimed
         routes = [route for route in probes_due(conn, now=moment) if route not in blocked_providers]
         for route in routes[: limit - len(rows)]:
+            full = Room() if kept is None else room_of(conn, kept, now=moment)
+            if full.routes.get(route) == 0:
+                continue
             taken = probe(
                 conn,
                 route,
                 worker_id=worker_id,
                 lease_seconds=seconds,
                 probe_seconds=probe_seconds or seconds,
-                blocked_sites=blocked_sites,
+                blocked_sites={*blocked_sites, *(name for name, free in full.sites.items() if free == 0)},
                 now=moment,
             )
             claimed = [_claimed(row, permit) for row, permit in taken] + claimed
+            if kept is not None:
+                count_calls(conn, kept, [route for _ in taken], now=moment)
         if routes and len(claimed) < limit:  # places were kept for probes that had nothing to ask
             claimed += [_claimed(row) for row in take(conn, limit - len(claimed), False)]
         return claimed
@@ -142,17 +160,17 @@ def _claimed(row: RowMapping, permit: Permit | None = None) -> ClaimedRow:
 
 
 @functools.cache
-def _statement(dialect_name: str, *, is_fixed: bool) -> ReturningUpdate[Any]:
+def _statement(dialect_name: str, *, is_fixed: bool, is_bounded: bool) -> ReturningUpdate[Any]:
     """Build the claim's statement, once in a process for each database: it takes longer than most claims."""
     bind: Dialect = (sqlite if dialect_name == "sqlite" else postgresql).dialect()
     now = bindparam("now", type_=Float) if is_fixed else None
     probes = probes_waiting(clock(bind, now)).label("probes")
-    return EVIDENCE.taking_many(bind, _picked(bind, now), now=now).returning(probes)
+    return EVIDENCE.taking_many(bind, _picked(bind, now, is_bounded=is_bounded), now=now).returning(probes)
 
 
-def _picked(bind: Bind, now: Moment) -> CTE:
+def _picked(bind: Bind, now: Moment, *, is_bounded: bool) -> CTE:
     """Return (row_id, n): the rows to lease, best first. On PostgreSQL they are locked, and locked ones skipped."""
-    ranked = _ranked(bind, now).subquery("ranked")
+    ranked = _ranked(bind, now, is_bounded=is_bounded).subquery("ranked")
     kept = bindparam("reserves", type_=Integer) * probes_waiting(clock(bind, now))  # places for rows that may probe
     places = bindparam("limit", type_=Integer) - kept
     best = (
@@ -169,7 +187,7 @@ def _picked(bind: Bind, now: Moment) -> CTE:
     return select(chosen.c.row_id, func.row_number().over(order_by=chosen.c.place).label("n")).cte("picked")
 
 
-def _ranked(bind: Bind, now: Moment) -> Select[tuple[str, int]]:
+def _ranked(bind: Bind, now: Moment, *, is_bounded: bool) -> Select[tuple[str, int]]:
     """Return (request_id, place): candidates by how many leases their site would have, then by due order."""
     groups = _groups(bind, now)
     found = _candidates(bind, groups, now)
@@ -181,14 +199,33 @@ def _ranked(bind: Bind, now: Moment) -> Select[tuple[str, int]]:
     )
     is_preferred = case((found.c.event_id == bindparam("preferred", type_=String), 0), else_=1)
     due_order = (found.c.next_attempt_at, is_preferred, found.c.created_at, found.c.request_id)
-    turn = func.row_number().over(partition_by=found.c.site_id, order_by=due_order) + func.coalesce(live.c.leases, 0)
-    turns = (
-        select(*found.c, turn.label("turn"), is_preferred.label("is_preferred"))
+    own_turn = func.row_number().over(partition_by=found.c.site_id, order_by=due_order)
+    turn = own_turn + func.coalesce(live.c.leases, 0)
+    turns: Subquery = (
+        select(*found.c, turn.label("turn"), own_turn.label("own_turn"), is_preferred.label("is_preferred"))
         .outerjoin_from(found, live, live.c.site_id == found.c.site_id)
         .subquery("turns")
     )
+    if is_bounded:
+        turns = _within_room(bind, turns)
     order = (turns.c.turn, turns.c.next_attempt_at, turns.c.is_preferred, turns.c.created_at, turns.c.request_id)
     return select(turns.c.request_id, func.row_number().over(order_by=order).label("place"))
+
+
+def _within_room(bind: Bind, turns: Subquery) -> Subquery:
+    """Return those candidates that their site, and then their route, has room for."""
+    room = row_source(bind, "room", {"kind": String, "name": String, "free": Integer}, "room")
+
+    def free(kind: str, name: ColumnElement[str], others: ColumnElement[int]) -> ColumnElement[int]:
+        named = select(room.c.free).where(room.c.kind == literal_column(f"'{kind}'"), room.c.name == name)
+        return func.coalesce(named.scalar_subquery(), others)
+
+    of_site = free("site", turns.c.site_id, bindparam("other_sites", type_=Integer))
+    order = (turns.c.turn, turns.c.next_attempt_at, turns.c.is_preferred, turns.c.created_at, turns.c.request_id)
+    place = func.row_number().over(partition_by=turns.c.provider, order_by=order).label("route_turn")
+    fitting = select(*turns.c, place).where(turns.c.own_turn <= of_site).subquery("fitting")
+    of_route = free("provider", fitting.c.provider, literal_column(str(UNBOUNDED), Integer))
+    return select(*fitting.c).where(fitting.c.route_turn <= of_route).subquery("within_room")
 
 
 def _groups(bind: Bind, now: Moment) -> CTE:
@@ -236,7 +273,7 @@ def _candidates(bind: Bind, groups: CTE, now: Moment) -> Subquery:
     needed = case((number * limit <= MOST_CANDIDATES, limit), (number < limit, limit - number + 1), else_=1)
     places = select(needed + spare // func.nullif(number, 0)).select_from(groups).scalar_subquery()
     first = (
-        select(e.c.request_id, e.c.event_id, e.c.site_id, e.c.next_attempt_at, e.c.created_at)
+        select(e.c.request_id, e.c.event_id, e.c.site_id, e.c.provider, e.c.next_attempt_at, e.c.created_at)
         .where(
             is_waiting(e),
             e.c.site_id == groups.c.site_id,
@@ -253,7 +290,7 @@ def _candidates(bind: Bind, groups: CTE, now: Moment) -> Subquery:
     ids = first.with_only_columns(e.c.request_id).correlate(groups).scalar_subquery()
     f = evidence.alias("f")
     return (
-        select(f.c.request_id, f.c.event_id, f.c.site_id, f.c.next_attempt_at, f.c.created_at)
+        select(f.c.request_id, f.c.event_id, f.c.site_id, f.c.provider, f.c.next_attempt_at, f.c.created_at)
         .select_from(groups.join(f, f.c.request_id.in_(ids)))
         .subquery("found")
     )

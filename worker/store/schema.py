@@ -474,6 +474,15 @@ breakers = Table(
     PrimaryKeyConstraint("kind", "name"),
 )
 
+limits = Table(
+    "limits",  # one lock for each bound on calls, and what a rate has left; the bounds are the policy file's
+    metadata,
+    Column("kind", String, nullable=False),  # provider | site
+    Column("name", String, nullable=False),  # `*`: every site that the policy file does not name
+    Column("next_call_at", Float, nullable=False),  # of a rate: from then on one more call may begin
+    PrimaryKeyConstraint("kind", "name"),
+)
+
 # --- the sweeper ----------------------------------------------------------------------------------------------------
 
 sweeps = Table(

@@ -29,6 +29,7 @@ class Collection:
         self._services, self._event_id, self._ready, self._calls = services, event_id, ready, calls
         self._done = Collected()
         self._is_more_due = True  # a claim may find something
+        self._is_bounded = False  # the last claim kept to limits
         self._claimed: list[tuple[ClaimedRow, Guard]] = []  # not loaded yet
         self._answered: list[Answered] = []  # not settled yet
         self._jobs: dict[str, str] = {}  # site id by job id: settled, and readiness not asked yet
@@ -60,7 +61,8 @@ class Collection:
         if not self._answered:
             return
         settled = settle_answers(self._services, self._answered)
-        self._is_more_due |= any(one.row.permit is not None for one in self._answered)  # its route may be open again
+        # A bound may have room now, and a route that was tried may be open again.
+        self._is_more_due |= self._is_bounded or any(one.row.permit is not None for one in self._answered)
         done = [one.row for one in self._answered if isinstance(one.ending, Verified | Reused)]
         self._jobs |= {row.key.job_id: row.site_id for row in done}
         self._answered = []
@@ -78,6 +80,7 @@ class Collection:
             if not (places and self._is_more_due) or self._services.draining():
                 return
             guard = Guard.from_now(self._services)
+            limits = self._services.policies.limits()
             rows = claim_due(
                 self._services.engine,
                 worker_id=self._services.worker_id,
@@ -86,8 +89,10 @@ class Collection:
                 preferred_event_id=self._event_id,
                 now=self._services.now(),
                 probe_seconds=self._services.deadlines.longest_review_seconds,
+                limits=limits,
             )
             self._is_more_due = len(rows) == places
+            self._is_bounded = limits.is_any
             self._claimed = [(row, guard) for row in rows]
             self._done = self._done.plus(claimed=len(rows))
             self._services.checkpoint("collect.claimed")

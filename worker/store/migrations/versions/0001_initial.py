@@ -225,6 +225,10 @@ CREATE TABLE breakers (
     probe_token VARCHAR, probe_expires_at FLOAT, updated_at FLOAT NOT NULL, PRIMARY KEY (kind, name)
 );
 
+CREATE TABLE limits (
+    kind VARCHAR NOT NULL, name VARCHAR NOT NULL, next_call_at FLOAT NOT NULL, PRIMARY KEY (kind, name)
+);
+
 CREATE TABLE sweeps (
     name VARCHAR NOT NULL, swept_at FLOAT NOT NULL, cursor VARCHAR, PRIMARY KEY (name)
 );
