@@ -166,7 +166,7 @@ OPEN = answer("unavailable")
         (answer("accepted"), {}, ACCEPTED),
         (answer("accepted"), {"was_in_doubt": True, "attempts": 5}, ACCEPTED),
         (answer("refused"), {}, FAILED),
-        (answer("refused"), {"was_in_doubt": True}, FAILED),
+        (answer("refused"), {"was_in_doubt": True}, UNKNOWN),
         (
             answer("stale"),
             {},

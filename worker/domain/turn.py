@@ -186,9 +186,9 @@ def after_send(
         return ACCEPTED
     if answer.outcome == "stale" and not was_in_doubt:
         return Settlement(status="failed", code=SUPERSEDED, in_doubt=False, event_state="superseded")
-    if answer.outcome == "refused":
+    if answer.outcome == "refused" and not was_in_doubt:  # it says nothing about an earlier send
         return Settlement(status="failed", code=answer.code, in_doubt=False)
-    if answer.outcome != "unavailable":  # stale in doubt, unverifiable, or an absent that nobody asked for
+    if answer.outcome != "unavailable":  # stale or refused in doubt, unverifiable, or an absent that nobody asked for
         return UNKNOWN
     in_doubt = answer.sent or was_in_doubt
     exhausted = attempts >= max_attempts
