@@ -94,7 +94,8 @@ def _refuse_to_start(**_: Any) -> None:
 def _place(url: str) -> str:
     """Return host, port and name of a URL: nothing of its user, password or query."""
     parts = urlsplit(url)
-    return f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+    path = parts.path.replace("//", "/", 1)  # SQLite's four slashes
+    return f"{parts.netloc.rpartition('@')[2]}{path}"
 
 
 @signals.worker_ready.connect

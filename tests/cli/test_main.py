@@ -45,6 +45,7 @@ def test_every_installed_command_loads_and_speaks_json(locseal: Callable[..., An
     def leaves(words: list[str]) -> None:
         shown = locseal(*words, "--help")
         assert shown.code == 0, words
+        assert "completion" not in shown.out, words
         if "Commands:" in shown.out:
             for line in shown.out.split("Commands:\n", 1)[1].splitlines():
                 if line.startswith("  ") and line[2] != " ":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,3 +154,10 @@ def test_acknowledgement_and_look_up_name_the_publication() -> None:
     for file in ("acknowledgement.json", "lookup.json", "lookup-answer.json"):
         assert (inner(file)["delivery_id"], inner(file)["payload_sha256"]) == named
     assert inner("lookup-answer.json")["nonce"] == inner("lookup.json")["nonce"]
+
+
+@pytest.mark.parametrize("path", sorted((EXAMPLES.parents[1] / "examples").glob("*.json")), ids=lambda path: path.name)
+def test_what_the_readme_submits_is_taken(path: Path) -> None:
+    """By the rules of intake, every locale translated."""
+    submission = parse_submission(json.loads(path.read_text(encoding="utf-8")))
+    assert len(submission.results) == len(submission.jobs)

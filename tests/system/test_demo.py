@@ -90,7 +90,7 @@ def test_the_demo_shows_what_a_refusal_needs(room: Path) -> None:
         "fr-FR": "evidence.terminology.mismatch",
         "ja-JP": "evidence.placeholder.missing",
     }
-    assert all("locseal evidence retry" in shown["needed"][locale][1] for locale in shown["refused"])
+    assert all("locseal evidence retry --job job-" in shown["needed"][locale][1] for locale in shown["refused"])
     assert (processes_in(room), list(room.iterdir())) == ([], [])
 
 

@@ -238,12 +238,13 @@ def _show_refusal(stage: Stage, seen: Seen, event: ChangeEvent, console: Console
         raise FleetError("something was published although two locales were refused")
     elapsed = round(time.monotonic() - began, 1)
     console.print(f"{len(seen.approvals)} of {len(event.jobs)} locales approved")
+    jobs = {job.target_locale: job.job_id for job in event.jobs}
     needed = {}
     for locale, code in sorted(seen.refused.items()):
         console.print(f"{locale}: refused by the provider with {code}")
         needed[locale] = [
             "submit a corrected result of this job that names the refused one in `replaces`",
-            f"or, when the provider has changed its mind: locseal evidence retry {event.event_id} --locale {locale}",
+            f"or, when the provider has changed its mind: locseal evidence retry --job {jobs[locale]}",
         ]
         for line in needed[locale]:
             console.print(f"  {line}")

@@ -106,8 +106,12 @@ def call() -> None:
 
 
 def _plain(command: Any) -> Any:
-    """Let a command and all below it print plain help, which a terminal of any width and `grep` can read."""
+    """Let a command and all below it print plain help, which a terminal of any width and `grep` can read.
+
+    Typer's options for shell completion go too: they complete `locseal`, and would stand in the help of each command.
+    """
     command.rich_markup_mode = None
+    command.params = [one for one in command.params if one.name not in {"install_completion", "show_completion"}]
     for below in getattr(command, "commands", {}).values():
         _plain(below)
     return command

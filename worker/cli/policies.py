@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -45,7 +46,7 @@ def show(
         "required_locales": sorted(policy.required_locales),
     }
     shown = {"site_id": site, "policy_sha256": policy.sha256, "policy": members}
-    rows = [(name, value) for name, value in members.items()]
+    rows = [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in members.items()]
     lines = [f"{site}: policy {policy.sha256}", *output.table(("member", "value"), rows, empty="")]
     output.put(shown, as_json=as_json, lines=lines)
 
