@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine, event
 
 from worker.domain.limits import FleetLimits
-from worker.domain.policy import RoutePolicy, SitePolicy
+from worker.domain.policy import EvidenceLeases, RoutePolicy, SitePolicy
 from worker.domain.policy_file import PolicyFile
 
 
@@ -52,6 +52,10 @@ class FixedPolicies:
     def for_provider(self, route: str) -> RoutePolicy:
         """Return the route's policy."""
         return self.routes.get(route, RoutePolicy())
+
+    def evidence_leases(self) -> EvidenceLeases:
+        """Return the leases of these policies."""
+        return PolicyFile(default=self.policy, sites=self.sites).evidence_leases
 
     def limits(self) -> FleetLimits:
         """Return the bounds of these policies."""

@@ -86,7 +86,6 @@ def build_plant(
         deadlines=_deadlines(settings),
         batch_rows=settings.batch_rows,
         concurrent_calls=settings.concurrent_calls,
-        evidence_lease_seconds=settings.evidence_lease_seconds,
         keep_rejected_bodies=settings.keep_rejected_bodies,
         jitter=lambda: random.random() / 2,  # noqa: S311 - spreads retries; nothing secret
         draining=draining,

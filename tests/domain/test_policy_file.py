@@ -69,7 +69,7 @@ def test_all_faults_are_told_at_once() -> None:
     assert faults(whole, check=short_lease, routes=["lab", "default"]) == [
         ("polices", "policy.member.unknown"),
         ("default.approval_ttl_seconds", "policy.value.range"),
-        ("default.required_locales.1", "policy.locale.invalid"),
+        ("default.required_locales", "policy.locale.invalid"),
         ("default.evidence_lease_seconds", "policy.lease.too_short"),
         ("sites.shop.example.publication", "policy.value.unknown"),
         ("sites.shop.example.evidence_max_attempts", "policy.value.type"),

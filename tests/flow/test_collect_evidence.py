@@ -12,15 +12,38 @@ import pytest
 
 from tests.builders import NOW, Keyring, change_event, job_for, request_for, response_for, results_for
 from tests.evidence_builders import ScriptedProvider, ScriptedVerifier, good, with_provider
-from tests.fakes import Checkpoints
+from tests.fakes import Checkpoints, FixedPolicies
 from tests.intake_builders import LOCALES, Everything, Rows, submit
 from worker.domain.canonical import canonical_text, sha256_hex
 from worker.domain.errors import Blocked
+from worker.domain.evidence import EvidenceRequest
+from worker.domain.policy import SitePolicy
 from worker.domain.receipt import VerifiedReceipt, binding_for
 from worker.domain.review import Collected
 from worker.flow.collect_evidence import collect_evidence
 from worker.flow.services import Services
 from worker.store.schema import approvals, evidence, public_keys, receipts, setbacks
+
+
+def test_a_lease_is_as_long_as_the_policy_of_its_site(services: Services, keys: Keyring, rows: Rows) -> None:
+    """The site's own length counts for its rows, the default's for all others."""
+    seen: list[list[float]] = []
+
+    def answer(request: EvidenceRequest) -> Any:
+        seen.append([row["lease_expires_at"] for row in rows(evidence) if row["request_id"] == request.request_id])
+        return good(keys)(request)
+
+    default = SitePolicy(evidence_lease_seconds=200.0)
+    for policies in (
+        FixedPolicies(policy=default, sites={"site-1": SitePolicy(evidence_lease_seconds=120.0)}),
+        FixedPolicies(policy=default, sites={"site-2": SitePolicy(evidence_lease_seconds=120.0)}),
+    ):
+        number = len(seen) + 1
+        changes = {"event_id": f"event-{number}", "source_sequence": number, "source_revision": f"rev-{number}"}
+        event = change_event(target_locales=["de"], **changes)
+        submit(services, keys, event)
+        collect_evidence(with_provider(services, ScriptedProvider(answer), policies=policies), None, ready=print)
+    assert seen == [[NOW + 120.0], [NOW + 200.0]]
 
 
 def test_one_locale_becomes_a_signed_approval(services: Services, keys: Keyring, rows: Rows) -> None:

@@ -101,6 +101,16 @@ def test_a_batch_is_leased_row_by_row(engine: Engine) -> None:
     assert claim(engine) == []
 
 
+def test_a_lease_lasts_as_long_as_its_site_says(engine: Engine) -> None:
+    """One claim takes rows of many sites, each for its own time; where none is named the default holds."""
+    put(engine, {"request_id": "a"}, {"request_id": "b", "site_id": "site-b"})
+    claimed = claim_due(
+        engine, worker_id="w", limit=9, lease_seconds=300.0, site_leases={"site-b": 42.5, "site-z": 1.0}, now=100.0
+    )
+    found = {one.key.request_id: one.claim.lease_expires_at for one in claimed}
+    assert found == {"a": 400.0, "b": 142.5}
+
+
 def test_rows_are_taken_in_due_order(engine: Engine) -> None:
     """next_attempt_at, then created_at, then request_id; what is not due yet stays."""
     put(

@@ -17,7 +17,7 @@ from typing import Any, Final
 from worker.domain.canonical import parse_strict
 from worker.domain.errors import Invalid, Unavailable
 from worker.domain.limits import FleetLimits
-from worker.domain.policy import RoutePolicy, SitePolicy
+from worker.domain.policy import EvidenceLeases, RoutePolicy, SitePolicy
 from worker.domain.policy_file import INVALID, Check, InvalidPolicy, PolicyFault, PolicyFile, read_policy_file
 
 MAX_BYTES: Final = 4 * 1024 * 1024
@@ -66,6 +66,10 @@ class FilePolicies:
     def limits(self) -> FleetLimits:
         """Return the bounds on open calls to review providers; `Unavailable` while the file cannot be used."""
         return self._usable().limits
+
+    def evidence_leases(self) -> EvidenceLeases:
+        """Return the leases on evidence rows; `Unavailable` while the file cannot be used."""
+        return self._usable().evidence_leases
 
     def _usable(self) -> PolicyFile:
         now = self._current()

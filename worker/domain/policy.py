@@ -6,6 +6,7 @@ Values only. Where policies are read from, and when they are read again, belongs
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -24,6 +25,18 @@ RENEWAL_LEAD_SECONDS: Final = 259_200.0  # 3 days
 
 Attempts = Annotated[int, Field(ge=1, le=20)]
 LeaseSeconds = Annotated[Seconds, Field(gt=0, le=3600)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceLeases:
+    """How long a lease on an evidence row lasts, in seconds: by site where it differs from the default."""
+
+    default_seconds: float = 300.0
+    by_site: Mapping[str, float] = field(default_factory=dict)
+
+    def for_site(self, site_id: str | None) -> float:
+        """Return the length for a site's row."""
+        return self.by_site.get(site_id or "", self.default_seconds)
 
 
 def _frozen(value: object) -> object:

@@ -16,7 +16,7 @@ from worker.domain.document import Document, join_path
 from worker.domain.errors import Invalid
 from worker.domain.identifier import is_token
 from worker.domain.limits import FleetLimits
-from worker.domain.policy import RoutePolicy, SitePolicy
+from worker.domain.policy import EvidenceLeases, RoutePolicy, SitePolicy
 
 INVALID: Final = "policy.invalid"
 MEMBERS: Final = ("default", "sites", "providers")
@@ -78,6 +78,15 @@ class PolicyFile:
             other_sites=self.default.review_limits.concurrent_calls,
         )
 
+    @property
+    def evidence_leases(self) -> EvidenceLeases:
+        """Return how long a lease on an evidence row lasts, by site."""
+        own = {name: policy.evidence_lease_seconds for name, policy in self.sites.items()}
+        default = self.default.evidence_lease_seconds
+        return EvidenceLeases(
+            default_seconds=default, by_site={name: seconds for name, seconds in own.items() if seconds != default}
+        )
+
     def for_site(self, site_id: str) -> SitePolicy:
         """Return the policy of a site: its own, or the default."""
         return self.sites.get(site_id, self.default)
@@ -131,6 +140,7 @@ def read_policy_file(
     return PolicyFile(default=default, sites=sites, providers=providers)
 
 
+SETS: Final = frozenset({"required_locales", "compatible_policies"})  # JSON arrays that mean sets
 ModelT = TypeVar("ModelT", bound=Document)
 
 
@@ -184,7 +194,9 @@ def _parsed(model: type[ModelT], value: object, path: str, faults: list[PolicyFa
             ours = detail["type"] == "locseal"
             code = f"policy.{context['kind']}" if ours else _KINDS.get(detail["type"], "policy.value.type")
             rule = "this value is not allowed here" if ours else str(detail["msg"])
-            faults.append(_fault(join_path(path, *map(_shown, detail["loc"])), code, rule))
+            # A set has no positions: the index of an item says where it came up while hashing, not where it stands.
+            at = [part for part in detail["loc"] if not (isinstance(part, int) and detail["loc"][0] in SETS)]
+            faults.append(_fault(join_path(path, *map(_shown, at)), code, rule))
     return None
 
 

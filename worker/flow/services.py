@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from worker.domain.delivery import CmsAnswer, Lookup
 from worker.domain.evidence import EvidenceRequest, NotYet
 from worker.domain.limits import FleetLimits
-from worker.domain.policy import RoutePolicy, SitePolicy
+from worker.domain.policy import EvidenceLeases, RoutePolicy, SitePolicy
 from worker.domain.receipt import ReceiptBinding, VerifiedReceipt
 from worker.domain.signature import SignedDocument, TrustSet
 from worker.flow.collecting.slot import Collecting
@@ -95,6 +95,10 @@ class Policies(Protocol):
         """Return what the fleet keeps to towards a review route."""
         ...
 
+    def evidence_leases(self) -> EvidenceLeases:
+        """Return how long a lease on an evidence row lasts, by site."""
+        ...
+
     def limits(self) -> FleetLimits:
         """Return the bounds on open calls to review providers."""
         ...
@@ -147,7 +151,6 @@ class Services:
     deadlines: Deadlines
     batch_rows: int = 50  # most rows one claim takes
     concurrent_calls: int = 50  # most provider calls in flight in this process
-    evidence_lease_seconds: float = 300.0  # one claim takes rows of many sites under one lease length
     keep_rejected_bodies: bool = False
     now: Callable[[], float | None] = database_clock  # a fixed time for tests and tools
     monotonic: Callable[[], float] = time.monotonic  # this process's own clock, for the operation guard alone

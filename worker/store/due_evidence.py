@@ -9,8 +9,9 @@ not being renewed, stay; so does what is paused.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import (
@@ -40,6 +41,7 @@ from worker.domain.breaker import PROVIDER, Permit
 from worker.domain.evidence import EvidenceClaim, EvidenceKey
 from worker.domain.identifier import require_time, require_token
 from worker.domain.limits import UNBOUNDED, FleetLimits, Room
+from worker.domain.policy import EvidenceLeases
 from worker.store.breakers import open_names, probes_due, probes_waiting
 from worker.store.claimable import may_be_claimed, names
 from worker.store.conditions import is_leased, is_waiting
@@ -81,6 +83,7 @@ def claim_due(
     worker_id: str,
     limit: int,
     lease_seconds: float,
+    site_leases: Mapping[str, float] = MappingProxyType({}),
     preferred_event_id: str | None = None,
     now: float | None = None,
     blocked_providers: Collection[str] = (),
@@ -90,7 +93,8 @@ def claim_due(
 ) -> list[ClaimedRow]:
     """Lease up to `limit` due rows to a worker in one statement, by fair share, and return them in that order.
 
-    Each row gets a token of its own and is claimed under its own bound on attempts. `preferred_event_id` only decides
+    Each row gets a token of its own and is claimed under its own bound on attempts. A lease lasts `lease_seconds`, or what
+    `site_leases` names for its site. `preferred_event_id` only decides
     between rows of a site that fell due at the same time. Damaged rows are passed over. Many workers may claim at
     once: rows that another is taking are skipped, not waited for. Of a route whose breaker is open nothing is taken, but
     once its time came one row with the fewest attempts, first in the list, under a permit of `probe_seconds` (the
@@ -98,6 +102,8 @@ def claim_due(
     """
     require_token(worker_id, "evidence.worker_id.invalid")
     seconds = require_lease_seconds(lease_seconds)
+    own = {site_id: require_lease_seconds(length) for site_id, length in site_leases.items()}
+    leases = EvidenceLeases(default_seconds=seconds, by_site=own)
     moment = None if now is None else require_time(now)
     if limit < 1:
         return []
@@ -116,9 +122,7 @@ def claim_due(
         given = parameters | {"limit": most, "reserves": int(reserves)}
         if kept is not None:
             given |= room_parameters(room_of(conn, kept, now=moment))
-        rows = EVIDENCE.take_many(
-            conn, statement, most=most, worker_id=worker_id, lease_seconds=seconds, parameters=given
-        )
+        rows = EVIDENCE.take_many(conn, statement, most=most, worker_id=worker_id, leases=leases, parameters=given)
         if kept is not None:
             count_calls(conn, kept, [row["provider"] for row in rows], now=moment)
         return rows
@@ -139,7 +143,7 @@ def claim_due(
                 conn,
                 route,
                 worker_id=worker_id,
-                lease_seconds=seconds,
+                leases=leases,
                 probe_seconds=probe_seconds or seconds,
                 blocked_sites={*blocked_sites, *(name for name, free in full.sites.items() if free == 0)},
                 now=moment,

@@ -11,6 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from worker.domain.breaker import PROVIDER, Permit
+from worker.domain.policy import EvidenceLeases
 from worker.store.breakers import grant, lock_breaker
 from worker.store.claimable import may_be_claimed, names
 from worker.store.conditions import is_waiting
@@ -27,7 +28,7 @@ def probe(
     route: str,
     *,
     worker_id: str,
-    lease_seconds: float,
+    leases: EvidenceLeases,
     probe_seconds: float,
     blocked_sites: Collection[str],
     now: float | None,
@@ -44,7 +45,7 @@ def probe(
         _probing(conn.dialect.name, is_fixed=now is not None),
         most=1,
         worker_id=worker_id,
-        lease_seconds=lease_seconds,
+        leases=leases,
         parameters={
             "route": route,
             "blocked_sites": json_rows([{"name": name} for name in sorted(blocked_sites)]),

@@ -29,6 +29,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    func,
     null,
     or_,
     select,
@@ -45,6 +46,7 @@ from worker.domain.attempt import (
     is_sound,
 )
 from worker.domain.errors import Blocked
+from worker.domain.policy import EvidenceLeases
 from worker.store.conditions import due_at, is_current_result, is_leased, is_row_sound, is_used_up, is_waiting
 from worker.store.engine import Bind, Moment, clock, is_sqlite, json_rows, row_source
 from worker.store.schema import deliveries, evidence
@@ -120,7 +122,9 @@ class Leases:
         `picked` has the columns `row_id` and `n` (1, 2, ...), and on PostgreSQL holds the rows' locks.
         """
         given = row_source(bind, "given", {"n": Integer, "token": String}, "tokens")
-        changed = self._leased(bind, now, bindparam("lease_seconds", type_=Float))
+        own = row_source(bind, "own", {"site_id": String, "seconds": Float}, "site_leases")
+        of_site = select(own.c.seconds).where(own.c.site_id == self.table.c.site_id).scalar_subquery()
+        changed = self._leased(bind, now, func.coalesce(of_site, bindparam("lease_seconds", type_=Float)))
         return (
             update(self.table)
             .where(
@@ -140,13 +144,18 @@ class Leases:
         *,
         most: int,
         worker_id: str,
-        lease_seconds: float,
+        leases: EvidenceLeases,
         parameters: Values,
     ) -> list[RowMapping]:
-        """Lease at most `most` rows by a statement of `taking_many`, each under its own token; return them in order."""
+        """Lease at most `most` rows by a statement of `taking_many`, each under its own token; return them in order.
+
+        A lease lasts what `leases` names for the row's site.
+        """
         tokens = [new_token() for _ in range(most)]
         rows = json_rows([{"n": n, "token": token} for n, token in enumerate(tokens, start=1)])
-        whole = {"tokens": rows, "worker_id": worker_id, "lease_seconds": lease_seconds, **parameters}
+        own = json_rows([{"site_id": name, "seconds": seconds} for name, seconds in sorted(leases.by_site.items())])
+        lease = {"lease_seconds": leases.default_seconds, "site_leases": own}
+        whole = {"tokens": rows, "worker_id": worker_id, **lease, **parameters}
         taken = conn.execute(statement, whole).mappings().all()
         turn = {token: n for n, token in enumerate(tokens)}
         return sorted(taken, key=lambda row: turn[row["lease_token"]])

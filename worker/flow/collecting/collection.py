@@ -79,13 +79,15 @@ class Collection:
             places = min(self._services.batch_rows, self._calls.free_places())
             if not (places and self._is_more_due) or self._services.draining():
                 return
-            guard = Guard.from_now(self._services)
             limits = self._services.policies.limits()
+            leases = self._services.policies.evidence_leases()
+            began = self._services.monotonic()
             rows = claim_due(
                 self._services.engine,
                 worker_id=self._services.worker_id,
                 limit=places,
-                lease_seconds=self._services.evidence_lease_seconds,
+                lease_seconds=leases.default_seconds,
+                site_leases=leases.by_site,
                 preferred_event_id=self._event_id,
                 now=self._services.now(),
                 probe_seconds=self._services.deadlines.longest_review_seconds,
@@ -93,7 +95,9 @@ class Collection:
             )
             self._is_more_due = len(rows) == places
             self._is_bounded = limits.is_any
-            self._claimed = [(row, guard) for row in rows]
+            self._claimed = [
+                (row, Guard.of_lease(self._services, began=began, seconds=leases.for_site(row.site_id))) for row in rows
+            ]
             self._done = self._done.plus(claimed=len(rows))
             self._services.checkpoint("collect.claimed")
 

@@ -44,10 +44,10 @@ class Guard:
     margin_seconds: float
 
     @classmethod
-    def from_now(cls, services: Services) -> Self:
-        """Return the guard of rows that are claimed right after this."""
+    def of_lease(cls, services: Services, *, began: float, seconds: float) -> Self:
+        """Return the guard of a row that was leased for `seconds`; `began` was read just before its claim was sent."""
         return cls(
-            ends_at=services.monotonic() + services.evidence_lease_seconds,
+            ends_at=began + seconds,
             monotonic=services.monotonic,
             margin_seconds=services.deadlines.margin_seconds,
         )
