@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, Table, delete, insert, select, text, update
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
 
 from tests.audited import Story, audited, story_services, tell
 from tests.builders import NOW, Keyring, acknowledgement_for
@@ -838,7 +839,11 @@ def test_work_in_flight_is_no_violation(scene: Scene) -> None:
 def test_bytes_that_are_no_text_stop_nothing(scene: Scene) -> None:
     """A text column of SQLite can hold anything; PostgreSQL refuses to store it."""
     if not is_sqlite(scene.engine):
-        pytest.skip("PostgreSQL holds no such bytes")
+        wrong = "UPDATE deliveries SET payload = convert_from(decode('7bff', 'hex'), 'UTF8')"
+        with pytest.raises(DBAPIError), scene.engine.begin() as conn:
+            conn.execute(text(wrong))
+        assert found(scene) == {}
+        return
     row = scene.delivery("event-1")
     broken = "UPDATE deliveries SET payload = CAST(x'7bff00' AS TEXT) WHERE delivery_id = :id"
     scene.damage(lambda conn: conn.execute(text(broken), {"id": row["delivery_id"]}))
