@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -54,14 +54,26 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _die_with_parent() -> Callable[[], None] | None:
-    """Return what a child runs before its program, so that the kernel kills it with its parent (Linux)."""
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl  # loaded before the fork: nothing but the call happens after it
+@contextlib.contextmanager
+def _signals_held() -> Iterator[set[int]]:
+    """Hold back the signals that end this process; yield the mask before. What they raise would be lost in a fork."""
+    before = set(signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}))
+    try:
+        yield {int(number) for number in before}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _before_program(mask: set[int]) -> Callable[[], None]:
+    """Return what a child runs before its program: signals as they were, and the kernel kills it with its parent (Linux)."""
+    is_linux = sys.platform.startswith("linux")
+    prctl = ctypes.CDLL(None, use_errno=True).prctl if is_linux else None  # loaded before the fork: then only calls
     parent = os.getpid()
 
     def bind() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if prctl is None:
+            return
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it died between fork and prctl
             os._exit(1)
@@ -145,7 +157,7 @@ class LocalFleet:
         parts, own = [str(part) for part in command], dict(settings or {})
         extra = {f"LOCSEAL_{key}": value for key, value in own.items()}
         log = self.directory / "logs" / f"{name}.log"
-        with log.open("ab") as sink:
+        with log.open("ab") as sink, _signals_held() as mask:
             process = subprocess.Popen(
                 parts,
                 stdin=subprocess.DEVNULL,
@@ -154,10 +166,10 @@ class LocalFleet:
                 cwd=self.directory,  # not the caller's: a directory of that name must not shadow our packages
                 env={**self.environment(), **extra},
                 start_new_session=True,
-                preexec_fn=_die_with_parent(),  # noqa: PLW1509 - one system call, prepared before the fork
+                preexec_fn=_before_program(mask),  # noqa: PLW1509 - system calls only, prepared before the fork
             )
-        child = Child(name=name, process=process, log=log, command=parts, settings=own)
-        self.children.append(child)
+            child = Child(name=name, process=process, log=log, command=parts, settings=own)
+            self.children.append(child)
         return child
 
     def revive(self) -> list[Child]:
