@@ -101,9 +101,19 @@ def test_retire_sets_a_time_and_revoke_none(keys: Callable[..., Any], tmp_path: 
 
 
 def test_check_passes_when_all_is_in_order(keys: Callable[..., Any]) -> None:
-    """Both signers of a worker, private files closed: exit code 0."""
+    """Both signers of a worker, somebody trusted for all that it waits for, private files closed: exit code 0."""
     keys("generate", "approval")
     keys("generate", "publication")
+    missing = keys("check", "--json")
+    assert (missing.code, missing.json["good"], missing.json["errors"]) == (0, True, [])
+    assert [(one["code"], one["purpose"]) for one in missing.json["warnings"]] == [
+        ("keys.trust.nobody", "submission"),
+        ("keys.trust.nobody", "receipt:quality"),
+        ("keys.trust.nobody", "acknowledgement"),
+    ]
+    keys("generate", "submission", "--site", "www")
+    keys("generate", "receipt:quality", "--provider", "lab")
+    keys("generate", "acknowledgement", "--site", "www")
     assert keys("check", "--json").json == {"good": True, "errors": [], "warnings": []}
     assert keys("check").code == 0
 
@@ -131,12 +141,14 @@ def test_check_reports_each_finding_with_its_fix(keys: Callable[..., Any], tmp_p
         ("keys.trust.overlap", "publication"),
     ]
     assert [(one["code"], one["purpose"]) for one in report.json["warnings"]] == [
+        ("keys.trust.nobody", "submission"),
+        ("keys.trust.nobody", "receipt:quality"),
         ("keys.private.untrusted", "receipt:human"),
         ("keys.private.retired", "submission"),
     ]
     assert "chmod 600" in report.json["errors"][0]["fix"]
     text = keys("check")
-    assert (text.code, text.out.count("\n")) == (1, 7)
+    assert (text.code, text.out.count("\n")) == (1, 9)
     assert text.out.endswith("the keys cannot be used as they are\n")
 
 

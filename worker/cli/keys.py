@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -27,6 +28,7 @@ Directory = Annotated[
     typer.Option("--keys", help="Directory with `private` and `trust`. Default: the settings' two directories."),
 ]
 Purpose = Annotated[str, typer.Argument(help=f"One of {', '.join(PURPOSES)}.")]
+THEIRS = ("submission", "receipt:quality", "acknowledgement")  # whom a worker must trust to get anything done
 OURS = ("approval", "publication")  # what a worker signs; `keys check` misses a signer only for these
 
 
@@ -120,7 +122,7 @@ def check(
     """Check permissions, owners, overlaps and signers; say for each finding what is wrong and how to mend it."""
     private_dir, trust_dir = key_directories(keys)
     wanted = [_purpose(purpose) for purpose in signs or OURS]
-    errors, warnings = _check(private_dir, trust_dir, wanted)
+    errors, warnings = _check(private_dir, trust_dir, wanted, needed=THEIRS if signs is None else ())
     lines = [f"{found.code}: {found.sentence()}" for found in errors]
     lines += [f"warning: {found.code}: {found.sentence()}" for found in warnings]
     lines.append("the keys cannot be used as they are" if errors else "the keys are in order")
@@ -129,7 +131,9 @@ def check(
     raise typer.Exit(output.REFUSED if errors else output.DONE)
 
 
-def _check(private_dir: Path, trust_dir: Path, wanted: list[str]) -> tuple[list[Finding], list[Finding]]:
+def _check(
+    private_dir: Path, trust_dir: Path, wanted: list[str], *, needed: Sequence[str]
+) -> tuple[list[Finding], list[Finding]]:
     """Return (errors, warnings). An error stops a purpose; a warning is what an operator should know."""
     private, trusted = read_private(private_dir), read_trust(trust_dir)
     found = [*private.findings, *trusted.findings]
@@ -141,6 +145,12 @@ def _check(private_dir: Path, trust_dir: Path, wanted: list[str]) -> tuple[list[
             problem = f"holds no private key that the trust set of {purpose} has as active"
             fix = f"run `locseal keys generate {purpose}`"
             errors.append(_about("keys.signer.missing", purpose, private_dir, problem, fix))
+    for purpose in needed:
+        own = trusted.sets.get(purpose)
+        if purpose not in broken and (own is None or not any(key.status == "active" for key in own.keys.values())):
+            file = trust_dir / f"{purpose.replace(':', '-')}.jwks.json"
+            fix = "put the public keys of the other side there"
+            warnings.append(_about("keys.trust.nobody", purpose, file, f"nobody is trusted for {purpose}", fix))
     for purpose, held in private.keys.items():
         trust = trusted.sets.get(purpose)
         for kid in held:
