@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from worker.domain.attempt import LONGEST_WAIT_SECONDS
 from worker.domain.errors import Blocked, area_code
 from worker.domain.evidence import Evidence, EvidenceRequest
 from worker.domain.identifier import is_time
 from worker.domain.receipt import ReceiptBinding, VerifiedReceipt, binding_for
 
-LONGEST_WAIT_SECONDS: Final = 3600.0
 NOT_YET_SECONDS: Final = 30.0  # until the provider is asked again where it named no time
 
 LEASE_LOST = "evidence.lease_lost"
