@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.conftest import missing
 from tests.rough_server import RoughServer, drips, hangs_up, reply, says
 from worker.adapters.endpoint import Endpoint, SecretFile, SecretVariable
 from worker.adapters.http import HttpAnswer, HttpClient, retry_after_seconds
@@ -346,7 +347,7 @@ def test_an_ipv6_address_is_reached() -> None:
     try:
         server = RoughServer(says(reply(b"[6]")), host="::1")
     except OSError:
-        pytest.skip("this machine has no IPv6 loopback")
+        missing("the IPv6 loopback", "no socket can listen on ::1")
     with server:
         assert call(at(f"http://[::1]:{server.port}")).document == [6]
     assert f"host: [::1]:{server.port}\r\n".encode() in server.requests[0].lower()
