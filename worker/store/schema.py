@@ -483,6 +483,15 @@ limits = Table(
     PrimaryKeyConstraint("kind", "name"),
 )
 
+# --- workers --------------------------------------------------------------------------------------------------------
+
+drains = Table(
+    "drains",  # workers that announced their end: a lease of theirs that ran out is no sign of poison
+    metadata,
+    Column("worker_id", String, primary_key=True),
+    Column("announced_at", Float, nullable=False),
+)
+
 # --- the sweeper ----------------------------------------------------------------------------------------------------
 
 sweeps = Table(

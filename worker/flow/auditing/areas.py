@@ -112,5 +112,6 @@ def _order() -> Area:
     return Area(name="publication_order", stream=stream, judge=judge)
 
 
-NOT_AUDITED: Final = frozenset({"sweeps", "installation", "pauses", "breakers", "limits"})
-"""Tables that hold no promise: where the sweeper stands, the random name of the database, what operators hold back."""
+NOT_AUDITED: Final = frozenset({"sweeps", "installation", "pauses", "breakers", "limits", "drains"})
+"""Tables that hold no promise: where the sweeper stands, the random name of the database, what operators hold back,
+and which workers announced their end."""

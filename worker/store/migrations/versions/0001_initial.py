@@ -1,7 +1,4 @@
-"""The first schema, as it was written then: this file never changes with `store.schema`, later files follow it.
-
-Until the first release it is kept equal to `store.schema`, which a test holds on both databases.
-"""
+"""The first schema, as it was written then: this file never changes with `store.schema`, later files follow it."""
 
 from __future__ import annotations
 

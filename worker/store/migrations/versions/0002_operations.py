@@ -1,0 +1,24 @@
+"""What operations need beside the work: workers that announced their end.
+
+Only new tables, so that workers of the version before go on beside the new ones while the fleet is replaced.
+"""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+DDL = """
+CREATE TABLE drains (
+    worker_id VARCHAR NOT NULL, announced_at FLOAT NOT NULL, PRIMARY KEY (worker_id)
+)
+"""
+
+
+def upgrade() -> None:
+    """Create every table and index."""
+    auto_id = "INTEGER" if op.get_bind().dialect.name == "sqlite" else "BIGSERIAL"
+    for statement in DDL.replace("{AUTO_ID}", auto_id).split(";\n\n"):
+        op.execute(statement)
