@@ -1,0 +1,47 @@
+"""Announcements of an end: kept once, found by the workers' ids, forgotten when nothing needs them any more."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine, literal, select
+
+from worker.store.drains import KEPT_SECONDS, announce_drain, drained_among, has_drained, prune_drains
+from worker.store.engine import reading, writing
+from worker.store.schema import drains
+
+NOW = 1_000_000.0
+
+
+def test_the_first_announcement_stays(engine: Engine) -> None:
+    """A worker that says twice that it ends is kept with the first time, and is told that it was known."""
+    assert writing(engine, lambda conn: announce_drain(conn, "host.1.aa", now=NOW)) is True
+    assert writing(engine, lambda conn: announce_drain(conn, "host.1.aa", now=NOW + 5)) is False
+    with reading(engine) as conn:
+        assert conn.execute(select(drains)).all() == [("host.1.aa", NOW)]
+
+
+def test_who_drained_is_found_by_id(engine: Engine) -> None:
+    """Only the ids that announced their end are returned, by the look-up and by the condition alike."""
+    writing(engine, lambda conn: announce_drain(conn, "host.1.aa", now=NOW))
+    with reading(engine) as conn:
+        assert drained_among(conn, ["host.1.aa", "host.2.bb"]) == {"host.1.aa"}
+        assert drained_among(conn, []) == frozenset()
+        said = [conn.execute(select(has_drained(literal(one)))).scalar_one() for one in ("host.1.aa", "host.2.bb")]
+    assert [bool(one) for one in said] == [True, False]
+
+
+def test_old_announcements_are_forgotten(engine: Engine) -> None:
+    """An announcement goes once it is older than the span that it is kept for, and not before."""
+    writing(engine, lambda conn: announce_drain(conn, "host.1.old", now=NOW))
+    writing(engine, lambda conn: announce_drain(conn, "host.2.new", now=NOW + 10))
+    assert writing(engine, lambda conn: prune_drains(conn, now=NOW + KEPT_SECONDS)) == 0
+    assert writing(engine, lambda conn: prune_drains(conn, now=NOW + KEPT_SECONDS + 5)) == 1
+    with reading(engine) as conn:
+        assert conn.execute(select(drains.c.worker_id)).scalars().all() == ["host.2.new"]
+
+
+def test_the_database_says_when_no_time_is_given(engine: Engine) -> None:
+    """Without a time the database's clock dates the announcement, and one of just now is kept."""
+    writing(engine, lambda conn: announce_drain(conn, "host.1.aa", now=None))
+    assert writing(engine, lambda conn: prune_drains(conn, now=None)) == 0
+    with reading(engine) as conn:
+        assert drained_among(conn, ["host.1.aa"]) == {"host.1.aa"}
