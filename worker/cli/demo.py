@@ -80,17 +80,25 @@ def demo(
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the demo like Ctrl-C, so that whatever was started is stopped."""
+    """Let SIGTERM and SIGHUP end the demo like Ctrl-C, so that whatever was started is stopped.
+
+    Python drops what a handler raises inside a finalizer, so an interrupt that got lost is raised again at the end.
+    """
+    asked = False
 
     def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if asked:
+        raise KeyboardInterrupt
 
 
 def _run(directory: Path, console: Console, *, fail: bool) -> dict[str, Any]:
