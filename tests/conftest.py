@@ -17,8 +17,9 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import OperationalError
 
-from worker.store.engine import migrate, open_engine
+from worker.store.engine import open_engine
 from worker.store.schema import metadata
+from worker.store.schema_version import migrate
 
 DEFAULT_POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
 

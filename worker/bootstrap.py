@@ -25,7 +25,8 @@ from worker.domain.checks.policy import parse_check_policy
 from worker.domain.errors import Blocked
 from worker.domain.policy import SitePolicy
 from worker.flow.services import Cms, Deadlines, Keys, Queue, ReceiptVerifier, ReviewProvider, Services
-from worker.store.engine import is_migrated, open_engine
+from worker.store.engine import open_engine
+from worker.store.schema_version import check_schema
 
 DEFAULT: Final = "default"  # the CMS entry that serves every site without one of its own
 MAX_RULES: Final = 1024 * 1024  # bytes of a file with rules for the checks
@@ -42,9 +43,8 @@ class Plant:
     calls: CallLoop
 
     def check(self) -> None:
-        """Raise `Blocked` where this process could not work: unmigrated database, unusable policy file or keys."""
-        if not is_migrated(self.services.engine):
-            raise Blocked("database.unmigrated", "the database has not the newest schema; run `locseal db upgrade`")
+        """Raise `Blocked` where this process could not work: a database of another version, unusable policies or keys."""
+        check_schema(self.services.engine)
         self.services.policies.for_site(DEFAULT)
         self.services.keys.trust("submission")
 

@@ -26,7 +26,7 @@ from worker.flow.audit_database import audit_database
 from worker.flow.auditing.areas import NOT_AUDITED, areas
 from worker.flow.publish_delivery import publish_delivery
 from worker.store.audit_pages import Scope
-from worker.store.engine import is_sqlite, migrate, open_engine, reading, writing
+from worker.store.engine import is_sqlite, open_engine, reading, writing
 from worker.store.evidence import EvidenceStore
 from worker.store.schema import (
     approvals,
@@ -51,6 +51,7 @@ from worker.store.schema import (
     submissions,
     withdrawals,
 )
+from worker.store.schema_version import migrate
 
 Row = dict[str, Any]
 

@@ -20,13 +20,13 @@ from worker.store.engine import (
     clock,
     is_sqlite,
     json_rows,
-    migrate,
     open_engine,
     read_clock,
     reading,
     row_source,
     writing,
 )
+from worker.store.schema_version import migrate
 
 INSERT = text("INSERT INTO sources (site_id, source_id, created_at) VALUES (:site, :source, 1)")
 

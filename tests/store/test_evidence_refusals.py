@@ -17,8 +17,9 @@ from sqlalchemy.engine import URL
 from tests.store.rows import HASH, contents, damage, key, refused, row
 from worker.domain.errors import Blocked
 from worker.domain.evidence import EvidenceClaim
-from worker.store.engine import is_sqlite, migrate, open_engine
+from worker.store.engine import is_sqlite, open_engine
 from worker.store.evidence import EvidenceStore
+from worker.store.schema_version import migrate
 
 NOT_TOKENS = ["", "a\n", "\na", "a b", "a/b", "ä", "x" * 257, None, 1, True, b"a", ["a"], "a\x00", "\ud800", object()]
 NOT_HASHES = ["", "a" * 63, "a" * 65, "A" * 64, "g" * 64, "a" * 64 + "\n", None, 1, b"a" * 64]

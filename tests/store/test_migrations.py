@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,10 +15,15 @@ import pytest
 from sqlalchemy import Engine, event, inspect, text
 from sqlalchemy.engine import URL
 
-from worker.store.engine import is_migrated, is_sqlite, migrate, open_engine, reading
+from worker.domain.errors import Blocked
+from worker.store.engine import is_sqlite, open_engine, reading
 from worker.store.schema import SUBMISSION_STATUS, metadata
+from worker.store.schema_version import MIGRATIONS, check_schema, is_migrated, migrate, schema_standing
 
 MakeUrl = Callable[[], URL]
+
+# Such an index is compared as text.
+pytestmark = pytest.mark.filterwarnings("ignore:Skipped unsupported reflection of expression-based index")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -64,7 +70,6 @@ def shape(engine: Engine) -> dict[str, Any]:
     return {"tables": tables, "indexes and views": others}
 
 
-@pytest.mark.filterwarnings("ignore:Skipped unsupported reflection of expression-based index")  # compared as text
 def test_the_migrated_schema_is_the_schema(new_database: MakeUrl) -> None:
     """Tables, columns, kinds, keys, indexes with their conditions, and the view: equal to `store.schema`."""
     migrated, made = open_engine(new_database()), open_engine(new_database())
@@ -100,7 +105,7 @@ def test_a_migrated_database_is_left_alone(new_database: MakeUrl) -> None:
 def test_many_processes_migrate_at_once(new_database: MakeUrl) -> None:
     """Two processes and four threads meet an empty database at the same time; all of them find it migrated after."""
     url = new_database()
-    script = "import sys; from worker.store.engine import *; e = open_engine(sys.argv[1]); migrate(e); e.dispose()"
+    script = "import sys; from worker.store.engine import *; from worker.store.schema_version import *; e = open_engine(sys.argv[1]); migrate(e); e.dispose()"
     address = url.render_as_string(hide_password=False)
     others = [subprocess.Popen([sys.executable, "-c", script, address], stderr=subprocess.PIPE) for _ in range(2)]
     faults: list[BaseException] = []
@@ -132,3 +137,91 @@ def test_migrations_keep_what_is_stored(engine: Engine) -> None:
     migrate(engine)
     with reading(engine) as conn:
         assert conn.execute(text("SELECT site_id, source_id, created_at FROM sources")).all() == [("s", "x", 1.0)]
+
+
+def later_version(directory: Path, serves_from: str, change: str) -> Path:
+    """Return migrations as a later version has them: ours, and one more that makes a change."""
+    found = directory / f"later-{serves_from}"
+    shutil.copytree(MIGRATIONS, found)
+    newest = max(path.name[:4] for path in (found / "versions").glob("[0-9]*.py"))
+    (found / "versions" / "9001_later.py").write_text(
+        f'from alembic import op\nrevision = "9001"\ndown_revision = "{newest}"\nserves_from = "{serves_from}"\n'
+        f'def upgrade():\n    op.execute("{change}")\n'
+    )
+    return found
+
+
+def test_a_database_that_a_later_version_expanded_serves_on(new_database: MakeUrl, tmp_path: Path) -> None:
+    """A worker works on it, takes it for migrated, and leaves it as it is."""
+    engine = open_engine(new_database())
+    try:
+        migrate(engine)
+        migrate(engine, later_version(tmp_path, "0002", "ALTER TABLE events ADD COLUMN later VARCHAR"))
+        expanded = shape(engine)
+        assert "later" in expanded["tables"]["events"]["order"]
+        assert schema_standing(engine) == "newer"
+        assert is_migrated(engine)
+        check_schema(engine)
+        migrate(engine)
+        assert shape(engine) == expanded
+    finally:
+        engine.dispose()
+
+
+@pytest.mark.parametrize("word", ["9001", None])
+def test_a_database_that_a_later_version_contracted_is_refused(
+    new_database: MakeUrl, tmp_path: Path, word: str | None
+) -> None:
+    """Neither to work on nor to migrate, with a code of its own; also where the database does not say what it serves."""
+    engine = open_engine(new_database())
+    try:
+        migrate(engine, later_version(tmp_path, "9001", "DROP TABLE sweeps"))
+        if word is None:
+            with engine.begin() as conn:
+                conn.execute(text("DELETE FROM installation WHERE name = 'serves_from'"))
+        assert not is_migrated(engine)
+        with pytest.raises(Blocked) as on_check:
+            check_schema(engine)
+        with pytest.raises(Blocked) as on_migrate:
+            migrate(engine)
+        assert (on_check.value.code, on_migrate.value.code) == ("database.too_new", "database.too_new")
+        assert "sweeps" not in shape(engine)["tables"]
+    finally:
+        engine.dispose()
+
+
+def test_an_older_database_is_refused_until_it_is_upgraded(new_database: MakeUrl, tmp_path: Path) -> None:
+    """A worker of a later version says so and changes nothing; the upgrade then brings it there."""
+    engine = open_engine(new_database())
+    older = tmp_path / "older"
+    shutil.copytree(MIGRATIONS, older)
+    head = max((older / "versions").glob("[0-9]*.py"))
+    head.unlink()
+    first = older / "versions" / "0001_initial.py"
+    first.write_text(first.read_text() + '\nserves_from = "0001"\n')
+    try:
+        migrate(engine, older)
+        before = shape(engine)
+        with pytest.raises(Blocked) as refusal:
+            check_schema(engine)
+        assert refusal.value.code == "database.unmigrated"
+        assert shape(engine) == before
+        migrate(engine)
+        check_schema(engine)
+        assert shape(engine) != before
+    finally:
+        engine.dispose()
+
+
+def test_every_migration_says_which_versions_it_serves() -> None:
+    """Each one since the second names itself or an earlier one, and never an earlier one than the migration before."""
+    said = {}
+    for path in sorted((MIGRATIONS / "versions").glob("[0-9]*.py")):
+        own = path.name[:4]
+        found = re.findall(r'^serves_from = "(\d{4})"', path.read_text(encoding="utf-8"), re.MULTILINE)
+        if own != "0001":
+            assert len(found) == 1, path.name
+            said[own] = found[0]
+    assert said
+    assert all(served <= own for own, served in said.items())
+    assert list(said.values()) == sorted(said.values())

@@ -11,8 +11,9 @@ from sqlalchemy import text
 
 from tests.conftest import missing
 from worker.domain.errors import RunCorrupt
-from worker.store.engine import migrate, open_engine
+from worker.store.engine import open_engine
 from worker.store.private_files import private_directory, private_file
+from worker.store.schema_version import migrate
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077, 0o777], ids=oct)

@@ -7,7 +7,8 @@ import typer
 from config.settings import load_settings
 from worker.cli import output
 from worker.cli.output import Json
-from worker.store.engine import is_migrated, is_sqlite, migrate, open_engine
+from worker.store.engine import is_sqlite, open_engine
+from worker.store.schema_version import is_migrated, migrate
 
 app = typer.Typer(help="Look after the database.", no_args_is_help=True)
 

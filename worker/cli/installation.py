@@ -17,10 +17,10 @@ from config.settings import Settings, load_settings
 from worker.adapters.policies import FilePolicies
 from worker.adapters.queue import open_queue
 from worker.bootstrap import build_plant
-from worker.cli.output import Refused
 from worker.domain.policy import SitePolicy
 from worker.flow.services import Services
-from worker.store.engine import is_migrated, open_engine
+from worker.store.engine import open_engine
+from worker.store.schema_version import check_schema
 
 PAGE: Final = 50
 
@@ -30,17 +30,14 @@ Before = Annotated[str | None, typer.Option(help="Go on behind the last row of a
 
 @contextmanager
 def database(settings: Settings | None = None) -> Iterator[Any]:
-    """Lend the engine of this installation's migrated database; `database.unmigrated` where it is not.
+    """Lend the engine of this installation's database; refuse one that this version may not work on (see `check_schema`).
 
     An engine is passed on to the store unseen (hence `Any`): its library is the store's business alone.
     """
     settings = settings or load_settings()
     engine = open_engine(settings.database(), pool_size=1)
     try:
-        if not is_migrated(engine):
-            raise Refused(
-                "database.unmigrated", "the database does not have the newest schema", allowed=["locseal db upgrade"]
-            )
+        check_schema(engine)
         yield engine
     finally:
         engine.dispose()

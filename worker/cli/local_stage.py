@@ -17,8 +17,9 @@ from worker.adapters.queue import CeleryQueue, open_queue
 from worker.adapters.sandbox.keys import SandboxKeys
 from worker.cli.local_fleet import Child, LocalFleet, free_port, wait_for
 from worker.domain.messages import RELEASE_SUBMIT
-from worker.store.engine import migrate, open_engine
+from worker.store.engine import open_engine
 from worker.store.private_files import private_directory
+from worker.store.schema_version import migrate
 
 OURS: Final = ("submission", "approval", "publication")
 CONTROL_SECONDS: Final = 10.0

@@ -27,6 +27,8 @@ _ALLOWED: Final = {
     "keys.": ("locseal keys check",),
     "keys.signer.missing": ("locseal keys generate PURPOSE", "locseal keys check"),
     "database.": ("locseal doctor", "locseal db upgrade"),
+    "database.too_new": ("locseal doctor",),
+    "database.unmigrated": ("locseal db upgrade",),
     "evidence.state.schema_altered": ("locseal db upgrade",),
     "queue.": ("locseal doctor",),
     "submission.": ("locseal rejections list",),

@@ -5,7 +5,6 @@ Both databases run the same code path; the few words in which their SQL differs 
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import sqlite3
@@ -14,10 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -35,7 +30,6 @@ from sqlalchemy import (
     literal,
     literal_column,
     select,
-    text,
     type_coerce,
 )
 from sqlalchemy.dialects.postgresql import JSON
@@ -53,7 +47,6 @@ Moment = float | ColumnElement[float] | None  # None is the database's own clock
 MOST_TRIES = 5  # of one transaction
 BUSY_SECONDS = 10.0
 REPEATABLE_STATES = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
-MIGRATION_LOCK = 0x10C5EA1  # one advisory lock for all processes that upgrade the same database
 
 POSTGRES_SETTINGS = {
     # A frozen process must not hold row locks for ever, nor may anybody wait for them for ever.
@@ -248,41 +241,3 @@ def row_source(bind: Bind, name: str, columns: Mapping[str, type[TypeEngine[Any]
         return select(*members).select_from(each).subquery(name)
     whole = func.json_to_recordset(cast(bindparam(param, type_=String), JSON))
     return whole.table_valued(*typed, name=name).render_derived(name=name, with_types=True)
-
-
-# --- migrations -----------------------------------------------------------------------------------------------------
-
-
-def migrate(engine: Engine) -> None:
-    """Bring the database to the newest schema. Safe to call from many processes at once; quick when nothing is to do."""
-    newest = _scripts().get_current_head()
-    with reading(engine) as conn:
-        if MigrationContext.configure(conn).get_current_revision() == newest:
-            return
-    writing(engine, _upgrade)
-
-
-def is_migrated(engine: Engine) -> bool:
-    """Tell whether the database has the newest schema, without changing it; `Unavailable` when it cannot be asked."""
-    with reading(engine) as conn:
-        return bool(MigrationContext.configure(conn).get_current_revision() == _scripts().get_current_head())
-
-
-def _upgrade(conn: Connection) -> None:
-    if not is_sqlite(conn):
-        conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-    config = _config()
-    config.attributes["connection"] = conn
-    command.upgrade(config, "head")
-
-
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    return config
-
-
-@functools.cache
-def _scripts() -> ScriptDirectory:
-    return ScriptDirectory.from_config(_config())

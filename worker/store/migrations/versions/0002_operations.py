@@ -9,6 +9,7 @@ from alembic import op
 
 revision = "0002"
 down_revision = "0001"
+serves_from = "0002"  # workers of 0001 accepted no other schema than their own
 
 DDL = """
 CREATE TABLE drains (
