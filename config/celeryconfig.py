@@ -69,7 +69,7 @@ worker_redirect_stdouts = False
 
 # --- the broker -------------------------------------------------------------------------------------------------------
 broker_url = _url
-broker_use_ssl = {"ssl_cert_reqs": "required"} if _url.startswith("rediss://") else False
+broker_use_ssl = _settings.broker_tls() or False
 broker_connection_timeout = _settings.broker_connect_timeout_seconds
 broker_connection_retry = True
 broker_connection_retry_on_startup = True

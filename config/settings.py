@@ -46,6 +46,8 @@ def _endpoint(url: str) -> str:
 def _broker(url: SecretStr) -> SecretStr:
     for one in url.get_secret_value().split(";"):
         scheme = one.partition("://")[0]
+        if "ssl_" in one.partition("?")[2]:
+            raise ValueError("must carry no ssl_* parameter; TLS is verified, with broker_ca_file where it is set")
         if "cluster" in scheme:
             raise ValueError("names a Redis Cluster, which Celery cannot use as a broker; use one Redis or Sentinel")
         if scheme not in BROKER_SCHEMES or "://" not in one:
@@ -150,7 +152,11 @@ class Settings(BaseSettings):
     broker_url: Annotated[SecretStr, AfterValidator(_broker)] = Field(
         SecretStr("redis://127.0.0.1:6379/0"), description="Redis or Sentinel; alternates joined by ';'"
     )
+    database_ca_file: Path | None = Field(None, description="CA of PostgreSQL: verify-full, name and certificate")
     broker_password_file: Path | None = Field(None, description="file with the Redis password, put into the URL")
+    broker_ca_file: Path | None = Field(None, description="CA of a rediss:// broker; unset: the system's")
+    broker_certificate_file: Path | None = Field(None, description="our certificate, where Redis asks for one")
+    broker_certificate_key_file: Path | None = Field(None, description="the private key of that certificate")
     broker_key_prefix: str = Field(
         "", max_length=64, pattern=r"^[A-Za-z0-9_.:-]*$", description="before every Redis key; same for all producers"
     )
@@ -229,6 +235,12 @@ class Settings(BaseSettings):
             )
         if self.recovery_bound_seconds < self.sweep_interval_seconds:
             raise ValueError("recovery_bound_seconds must not be shorter than sweep_interval_seconds")
+        if (self.broker_certificate_file is None) != (self.broker_certificate_key_file is None):
+            raise ValueError("broker_certificate_file and broker_certificate_key_file go together")
+        if self.broker_tls() is None and (self.broker_ca_file or self.broker_certificate_file):
+            raise ValueError("broker_ca_file and broker_certificate_file need a broker_url that begins with rediss://")
+        if self.database_ca_file and (self.database_url is None or "ssl" in self._database_query()):
+            raise ValueError("database_ca_file needs a database_url of PostgreSQL without ssl parameters of its own")
         if self.database_pool_size < self.worker_threads + 1:
             raise ValueError("database_pool_size must exceed worker_threads, or tasks wait for each other")
         return self
@@ -263,6 +275,18 @@ class Settings(BaseSettings):
         """Return the broker URL with the password of `broker_password_file` put in. A secret: never log it."""
         return _with_password(self.broker_url.get_secret_value(), self.broker_password_file, "BROKER_PASSWORD_FILE")
 
+    def broker_tls(self) -> dict[str, str | bool] | None:
+        """Return how a rediss:// broker is verified, for Celery's `broker_use_ssl`; None where it speaks no TLS."""
+        if not self.broker_url.get_secret_value().startswith("rediss://"):
+            return None
+        files = {
+            "ssl_ca_certs": self.broker_ca_file,
+            "ssl_certfile": self.broker_certificate_file,
+            "ssl_keyfile": self.broker_certificate_key_file,
+        }
+        given = {name: str(path) for name, path in files.items() if path is not None}
+        return {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **given}
+
     def broker_is_open(self) -> bool:
         """Tell whether anybody on the network could write to the broker: no password, no TLS, not this machine."""
         for one in self.broker().split(";"):
@@ -276,8 +300,16 @@ class Settings(BaseSettings):
         """Return the database URL with the password put in; SQLite in the state directory where none is set."""
         if self.database_url is None:
             return f"sqlite:///{self.state_dir / 'locseal.db'}"
-        url = self.database_url.get_secret_value()
-        return _with_password(url, self.database_password_file, "DATABASE_PASSWORD_FILE")
+        url = _with_password(
+            self.database_url.get_secret_value(), self.database_password_file, "DATABASE_PASSWORD_FILE"
+        )
+        if self.database_ca_file is None:
+            return url
+        verify = f"sslmode=verify-full&sslrootcert={quote(str(self.database_ca_file))}"
+        return f"{url}{'&' if '?' in url else '?'}{verify}"
+
+    def _database_query(self) -> str:
+        return "" if self.database_url is None else self.database_url.get_secret_value().partition("?")[2]
 
     def private_keys(self) -> Path:
         """Return the directory of our private keys."""

@@ -168,3 +168,43 @@ def test_a_setting_is_not_shown_with_its_secret() -> None:
 def test_a_broker_that_anybody_can_write_to_is_noticed(url: str, is_open: bool) -> None:
     """A Redis beyond this machine needs a password or TLS; the worker warns where it has neither."""
     assert load_settings(broker_url=url).broker_is_open() is is_open
+
+
+def test_a_rediss_broker_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TLS means: certificate and name are checked, against our own CA where one is set; nothing turns that off."""
+    assert load_settings().broker_tls() is None
+    plain = load_settings(broker_url="rediss://r:6380/0").broker_tls()
+    assert plain == {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
+    own = load_settings(
+        broker_url="rediss://r:6380/0",
+        broker_ca_file="/ca.pem",
+        broker_certificate_file="/me.pem",
+        broker_certificate_key_file="/me.key",
+    )
+    assert own.broker_tls() == plain | {"ssl_ca_certs": "/ca.pem", "ssl_certfile": "/me.pem", "ssl_keyfile": "/me.key"}
+
+
+def test_a_ca_for_the_database_means_verify_full() -> None:
+    """The connection checks certificate and name; other parameters of the URL stay."""
+    found = load_settings(database_url="postgresql+psycopg://w@db/x?application_name=w", database_ca_file="/etc/ca.pem")
+    assert found.database().endswith("?application_name=w&sslmode=verify-full&sslrootcert=/etc/ca.pem")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"broker_url": f"rediss://:{SECRET}@r:1/0?ssl_cert_reqs=none"}, "must carry no ssl_* parameter"),
+        ({"broker_ca_file": "/ca.pem"}, "need a broker_url that begins with rediss://"),
+        ({"broker_url": "rediss://r:1/0", "broker_certificate_file": "/me.pem"}, "go together"),
+        ({"database_ca_file": "/ca.pem"}, "database_ca_file needs a database_url of PostgreSQL"),
+        (
+            {"database_url": "postgresql+psycopg://w@db/x?sslmode=disable", "database_ca_file": "/ca.pem"},
+            "without ssl parameters of its own",
+        ),
+    ],
+)
+def test_half_a_tls_is_refused(overrides: dict[str, Any], says: str) -> None:
+    """Verification cannot be turned off by the way, and a CA that would go unused is no setting."""
+    found = refused(**overrides)
+    assert says in found
+    assert SECRET not in found
