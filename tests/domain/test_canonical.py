@@ -5,11 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
-from hypothesis import given
+import rfc8785
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from worker.domain.canonical import (
@@ -121,6 +126,92 @@ def test_numbers_that_json_does_not_have(bits: str) -> None:
     with pytest.raises(Invalid) as caught:
         canonical_bytes({"a": [number]})
     assert caught.value.code == "coordinator.json.invalid"
+
+
+# --- the fast writer against the reference --------------------------------------------------------------------------
+
+
+class Word(str):
+    """A text of a kind of its own."""
+
+    __slots__ = ()
+
+
+class Count(int):
+    """A number of a kind of its own."""
+
+
+class Level(StrEnum):
+    """A text that is an enumeration."""
+
+    HIGH = "high"
+
+
+@dataclass(frozen=True)
+class Record:
+    """Something that a generous writer would write, though it is no JSON."""
+
+    name: str
+
+
+strange_texts = st.text(st.characters(codec=None, categories=None)) | st.text(
+    alphabet='\x00\x1f\x7f\x80"\\\b\f/\u2028\ue000😀'
+)
+strange_scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([MAX_INTEGER, MAX_INTEGER + 1, -MAX_INTEGER, -MAX_INTEGER - 1, 2**63, 2**64])
+    | st.floats()
+    | st.floats(min_value=1e-8, max_value=1e22)
+    | st.floats(min_value=1.7e9, max_value=2e9)
+    | strange_texts
+    | strange_texts.map(Word)
+    | st.integers().map(Count)
+    | st.sampled_from([Level.HIGH, Record("a"), b"bytes", datetime(2026, 1, 1, tzinfo=UTC), UUID(int=1), {"a"}])
+)
+strange_names = strange_texts | strange_texts.map(Word) | st.sampled_from([Level.HIGH, 1, 1.5, True, None])
+strange_values = st.recursive(
+    strange_scalars,
+    lambda inner: (
+        st.lists(inner, max_size=5)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(strange_names, inner, max_size=5)
+    ),
+    max_leaves=15,
+)
+
+
+@given(strange_values)
+@example({"a": [1.0, -0.0, 1e-4, 9.99e-5, 0.1, 1e15, 1e16, 1e21, 5e-324, 1764536125.25]})
+@example({"b": 1, "a": {"\ue000": 1, "\U00010000": 2}, "ab": "\x7f"})
+@example({Word("b"): Word("a"), "a": Count(3), "c": Level.HIGH})
+@example(["\ud800"])
+@example({1: "a"})
+def test_every_value_is_written_like_the_reference_or_refused_like_it(value: Any) -> None:
+    """Whatever the value, the bytes are those of the reference library; where that refuses, so is it here."""
+    try:
+        expected = rfc8785.dumps(value)
+    except (ValueError, TypeError):
+        with pytest.raises(Invalid) as caught:
+            canonical_bytes(value)
+        assert caught.value.code == "coordinator.json.invalid"
+    else:
+        assert canonical_bytes(value) == expected
+
+
+@given(st.floats(min_value=1e-5, max_value=2.0**54) | st.floats(min_value=-1e17, max_value=-1e-5))
+def test_every_fraction_is_written_like_the_reference(number: float) -> None:
+    """Floats around the bounds of what the fast writer may write have the reference's digits."""
+    assert canonical_bytes([number]) == rfc8785.dumps([number])
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    """A list inside itself has no canonical form, and asking for it ends."""
+    ring: list[Any] = []
+    ring.append(ring)
+    with pytest.raises(Invalid):
+        canonical_bytes(ring)
 
 
 # --- round trips ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Strict JSON in, canonical bytes out: the only module that parses foreign JSON or calls the RFC 8785 library.
+"""Strict JSON in, canonical bytes out: the only module that parses foreign JSON or calls the libraries that write it.
 
 `parse_strict` accepts only what `canonical_bytes` can write back, and `parse_strict(canonical_bytes(x))` is `x`: so a
 document that was hashed or signed can always be read again. Whatever the input is, the one exception is `Invalid`.
@@ -12,6 +12,7 @@ import math
 import re
 from typing import Any, Final, NoReturn
 
+import orjson
 import rfc8785
 
 from worker.domain.errors import Invalid
@@ -23,6 +24,7 @@ MAX_INTEGER: Final = 2**53 - 1
 # legitimate document (250 results) has about 20,000.
 MAX_MARKS: Final = 1_000_000
 _EXPONENT_FROM: Final = 1e21  # from here on RFC 8785 writes an exponent
+_LEAST_PLAIN: Final = 1e-4  # a smaller fraction is spelt in more than one way
 _INTEGER_CHARACTERS: Final = 17  # a sign and sixteen digits
 MAX_NUMBER_CHARACTERS: Final = 128  # longer literals carry no more precision, and digits cost quadratic time
 
@@ -60,7 +62,18 @@ def parse_strict(data: bytes | str, *, max_bytes: int, code: str = JSON_INVALID)
 
 
 def canonical_bytes(value: Any) -> bytes:
-    """Return the RFC 8785 bytes of a value; `Invalid(coordinator.json.invalid)` when it has none."""
+    """Return the RFC 8785 bytes of a value; `Invalid(coordinator.json.invalid)` when it has none.
+
+    Values of ours are written by a fast library, which is held to the reference for all that `_is_plain` lets through;
+    the rest goes to the reference itself (a request of a locale: 6 us against 90, eight times a locale).
+    """
+    try:
+        written = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:
+        pass  # whether it has a canonical form at all, the reference says
+    else:
+        if _is_plain(value):
+            return written
     try:
         return rfc8785.dumps(value)
     except (ValueError, TypeError, RecursionError):
@@ -86,6 +99,30 @@ def sha256_hex(data: bytes | str) -> str:
 def hash_of(value: Any) -> str:
     """Return the SHA-256 of the canonical bytes of a value."""
     return hashlib.sha256(canonical_bytes(value)).hexdigest()
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether both libraries write a value alike: exact JSON types, ASCII names, safe integers, short fractions.
+
+    Names beyond ASCII sort differently by UTF-16; a float that is whole, or that needs an exponent, is spelt differently.
+    """
+    waiting = [value]
+    for one in waiting:  # grows as it goes
+        kind = type(one)
+        if kind is str or one is None or kind is bool:
+            continue
+        if kind is dict:
+            if not "".join(one).isascii():
+                return False
+            waiting.extend(one.values())
+        elif kind is list or kind is tuple:
+            waiting.extend(one)
+        elif kind is int:
+            if not -MAX_INTEGER <= one <= MAX_INTEGER:
+                return False
+        elif kind is not float or not _LEAST_PLAIN <= abs(one) <= MAX_INTEGER or one.is_integer():
+            return False
+    return True
 
 
 def _bytes_of(data: object, max_bytes: int, code: str) -> bytes:
