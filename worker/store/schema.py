@@ -397,6 +397,7 @@ release_runs = Table(
     Column("document", LargeBinary, nullable=False),  # the canonical record; bytes, since a plan may hold any text
     Column("record_digest", String, nullable=False),
     Column("status", String, nullable=False),
+    Index("release_runs_by_status", "status"),  # what metrics count
 )
 
 run_commands = Table(
@@ -490,6 +491,17 @@ drains = Table(
     metadata,
     Column("worker_id", String, primary_key=True),
     Column("announced_at", Float, nullable=False),
+)
+
+measures = Table(
+    "measures",  # what workers counted and timed: they add to it now and then, nothing else reads or changes it
+    metadata,
+    Column("measure", String, nullable=False),  # attempts | provider_seconds | cms_seconds | ...
+    Column("subject", String, nullable=False),  # evidence | delivery, the route, or publish | lookup
+    Column("outcome", String, nullable=False),
+    Column("part", String, nullable=False),  # a code, or what a bucket's calls took at most
+    Column("value", Float, nullable=False),
+    PrimaryKeyConstraint("measure", "subject", "outcome", "part"),
 )
 
 # --- the sweeper ----------------------------------------------------------------------------------------------------
