@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -11,6 +10,7 @@ import typer
 
 from config.settings import load_settings
 from worker.adapters.key_changes import MadeKey, generate_key, retire_key
+from worker.adapters.key_checks import OURS, THEIRS, check_keys
 from worker.adapters.key_files import Finding, choose_signer, read_private, read_trust
 from worker.cli import output
 from worker.cli.output import Json
@@ -28,8 +28,6 @@ Directory = Annotated[
     typer.Option("--keys", help="Directory with `private` and `trust`. Default: the settings' two directories."),
 ]
 Purpose = Annotated[str, typer.Argument(help=f"One of {', '.join(PURPOSES)}.")]
-THEIRS = ("submission", "receipt:quality", "acknowledgement")  # whom a worker must trust to get anything done
-OURS = ("approval", "publication")  # what a worker signs; `keys check` misses a signer only for these
 
 
 @app.command()
@@ -122,47 +120,13 @@ def check(
     """Check permissions, owners, overlaps and signers; say for each finding what is wrong and how to mend it."""
     private_dir, trust_dir = key_directories(keys)
     wanted = [_purpose(purpose) for purpose in signs or OURS]
-    errors, warnings = _check(private_dir, trust_dir, wanted, needed=THEIRS if signs is None else ())
+    errors, warnings = check_keys(private_dir, trust_dir, wanted, needed=THEIRS if signs is None else ())
     lines = [f"{found.code}: {found.sentence()}" for found in errors]
     lines += [f"warning: {found.code}: {found.sentence()}" for found in warnings]
     lines.append("the keys cannot be used as they are" if errors else "the keys are in order")
     shown = {"good": not errors, "errors": list(map(_finding, errors)), "warnings": list(map(_finding, warnings))}
     output.put(shown, as_json=as_json, lines=lines)
     raise typer.Exit(output.REFUSED if errors else output.DONE)
-
-
-def _check(
-    private_dir: Path, trust_dir: Path, wanted: list[str], *, needed: Sequence[str]
-) -> tuple[list[Finding], list[Finding]]:
-    """Return (errors, warnings). An error stops a purpose; a warning is what an operator should know."""
-    private, trusted = read_private(private_dir), read_trust(trust_dir)
-    found = [*private.findings, *trusted.findings]
-    errors = [one for one in found if one.code != "keys.file.unexpected"]
-    warnings = [one for one in found if one.code == "keys.file.unexpected"]
-    broken = {one.purpose for one in errors}
-    for purpose in wanted:
-        if purpose not in broken and choose_signer(private, trusted, purpose) is None:
-            problem = f"holds no private key that the trust set of {purpose} has as active"
-            fix = f"run `locseal keys generate {purpose}`"
-            errors.append(_about("keys.signer.missing", purpose, private_dir, problem, fix))
-    for purpose in needed:
-        own = trusted.sets.get(purpose)
-        if purpose not in broken and (own is None or not any(key.status == "active" for key in own.keys.values())):
-            file = trust_dir / f"{purpose.replace(':', '-')}.jwks.json"
-            fix = "put the public keys of the other side there"
-            warnings.append(_about("keys.trust.nobody", purpose, file, f"nobody is trusted for {purpose}", fix))
-    for purpose, held in private.keys.items():
-        trust = trusted.sets.get(purpose)
-        for kid in held:
-            key = trust.keys.get(kid) if trust is not None else None
-            file = private_dir / f"{purpose.replace(':', '-')}.{kid}.jwk"
-            if key is None and purpose not in broken:
-                fix = "add its public half to the trust set, or delete the file"
-                warnings.append(_about("keys.private.untrusted", purpose, file, "no trust set has this key", fix))
-            elif key is not None and key.status != "active":
-                fix = "delete the private file; the public key stays for what it signed before"
-                warnings.append(_about(f"keys.private.{key.status}", purpose, file, f"the key is {key.status}", fix))
-    return errors, warnings
 
 
 def key_directories(keys: Path | None) -> tuple[Path, Path]:
@@ -188,11 +152,6 @@ def _check_names(purpose: str, option: str, needed: bool, names: list[str] | Non
         raise typer.BadParameter(f"a key of {purpose} says whom it speaks for: add {option}")
     if names and not needed:
         raise typer.BadParameter(f"keys of {purpose} take no {option}")
-
-
-def _about(code: str, purpose: str, file: Path, problem: str, fix: str) -> Finding:
-    """Return a finding."""
-    return Finding(code=code, purpose=purpose, file=str(file), problem=problem, fix=fix)
 
 
 def _finding(found: Finding) -> dict[str, str | None]:
