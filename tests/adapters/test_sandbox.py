@@ -165,6 +165,46 @@ def test_not_yet_is_counted_for_each_request(sandbox: SandboxThread) -> None:
     assert run_calls(calls) == [3.0, 3.0, 3.0, None, 3.0, None]
 
 
+def test_every_arrival_of_a_request_is_counted(sandbox: SandboxThread) -> None:
+    """A call that is failed or put off was an arrival too; `requests` counts those that were not failed."""
+    sandbox.behave(provider={"fail_times": 1, "not_yet_times": 1})
+
+    async def calls(client: HttpClient) -> list[str]:
+        provider = HttpProvider(client, Endpoint(url=sandbox.listening.provider_url, allow_loopback_http=True))
+        found = []
+        for _ in range(3):
+            try:
+                found.append(type(await provider.review(REQUEST, deadline_seconds=5)).__name__)
+            except ProviderFailure as failure:
+                found.append(failure.code)
+        return found
+
+    assert run_calls(calls) == ["evidence.provider.status_503", "NotYet", "dict"]
+    state = sandbox.state()
+    assert (state["arrivals"], state["requests"]) == ({REQUEST.request_id: 3}, {REQUEST.request_id: 2})
+
+
+@pytest.mark.parametrize("lie", [{"rubbish": "text"}, {"rubbish": "binding"}, {"wrong_key": True}])
+def test_as_many_answers_as_asked_for_are_lies(sandbox: SandboxThread, lie: dict[str, Any]) -> None:
+    """With `lie_times` 2 a CMS lies about two look-ups and is honest from the third on; the lies are counted."""
+    sandbox.behave(lookup={**lie, "lie_times": 2})
+    lookup = Lookup(delivery_id="delivery-1", payload_sha256="0" * 63 + "1", nonce="n")
+
+    async def calls(client: HttpClient) -> list[str]:
+        cms = HttpCms(
+            client,
+            Endpoint(url=sandbox.listening.cms_url, allow_loopback_http=True),
+            site_id=SITE,
+            trust=lambda: sandbox.sandbox.keys.trust("acknowledgement"),
+        )
+        return [(await cms.look_up(lookup, deadline_seconds=5)).outcome for _ in range(3)]
+
+    found = run_calls(calls)
+    assert "absent" not in found[:2]
+    assert found[2] == "absent"
+    assert sandbox.state()["faults"]["lookup.lied"] == 2
+
+
 @pytest.mark.parametrize(
     ("path", "body", "code"),
     [

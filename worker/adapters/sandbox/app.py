@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from worker.adapters.endpoint import is_loopback
 from worker.adapters.sandbox.contracts import Admit, Bound, Contracts, body_of, retry_after
-from worker.adapters.sandbox.controls import Behaviour, Controls, Target
+from worker.adapters.sandbox.controls import Behaviour, Controls, Rubbish, Target
 from worker.adapters.sandbox.keys import SandboxKeys
 from worker.adapters.sandbox.ledger import Ledger
 from worker.domain.canonical import parse_strict
@@ -115,19 +115,27 @@ class Sandbox:
         return handle
 
     async def _misbehaving(self, target: Target, work: Work, request: Request) -> Response:
-        answer = await work(request, lambda: self._admit(target))
-        behaviour = self.controls.of(target)
-        await _pause(behaviour.answer_delay_seconds)
+        rubbish: Rubbish | None = None
+
+        async def admit() -> tuple[Behaviour, Response | None]:
+            nonlocal rubbish
+            behaviour, fault = await self._admit(target)
+            rubbish = behaviour.rubbish
+            return behaviour, fault
+
+        answer = await work(request, admit)
+        await _pause(self.controls.of(target).answer_delay_seconds)
         if answer.status_code == 200 and self.controls.loses_answer(target):
             return Torn(self._transport)
-        if answer.status_code == 200 and behaviour.rubbish is not None and not isinstance(answer, Bound):
-            return self._rubbish(behaviour.rubbish, bytes(answer.body))
+        if answer.status_code == 200 and rubbish is not None and not isinstance(answer, Bound):
+            return self._rubbish(rubbish, bytes(answer.body))
         return answer
 
     async def _admit(self, target: Target) -> tuple[Behaviour, Response | None]:
         behaviour = await self.controls.let_go(target)
         await _pause(behaviour.delay_seconds)
-        return behaviour, self._fault(target, behaviour)
+        fault = self._fault(target, behaviour)
+        return (self.controls.as_it_answers(target, behaviour) if fault is None else behaviour), fault
 
     def _fault(self, target: Target, behaviour: Behaviour) -> Response | None:
         if behaviour.redirect_to is not None:
@@ -136,7 +144,7 @@ class Sandbox:
             return Response(status_code=behaviour.fail_status, headers=retry_after(behaviour))
         return None
 
-    def _rubbish(self, kind: str, good: bytes) -> Response:
+    def _rubbish(self, kind: Rubbish, good: bytes) -> Response:
         if kind == "html":
             return Response("<html><title>Sign in</title></html>", media_type="text/html")
         if kind == "truncated":
@@ -150,6 +158,7 @@ class Sandbox:
         state = self.state()
         if "requests" in request.query_params:
             state["requests"] = dict(self.controls.by_request)
+            state["arrivals"] = dict(self.controls.arrivals)
         return JSONResponse(state)
 
     async def _awaited(self, request: Request) -> Response:

@@ -68,14 +68,15 @@ class Contracts:
         self._verifier = JwsVerifier(keys.trust)
 
     async def review(self, request: Request, admit: Admit) -> Response:
-        """Answer an evidence request with the receipts that its flags call for."""
-        behaviour, fault = await admit()
-        if fault is not None:
-            return fault
+        """Answer an evidence request with the receipts that its flags call for; its arrival is noted before it waits."""
         body = await body_of(request)
         document = parse_strict(body, max_bytes=MAX_BODY_BYTES, code="request.invalid")
         parse_document(EvidenceRequestDocument, document, area="request")
         request_id = document["request_id"]
+        self._controls.arrivals[request_id] += 1
+        behaviour, fault = await admit()
+        if fault is not None:
+            return fault
         _check_key(request, request_id, body)
         unbound = ("schema", "request_id", "source_text", "target_text")
         if request_id_of({name: value for name, value in document.items() if name not in unbound}) != request_id:
@@ -91,7 +92,7 @@ class Contracts:
             texts = ("source_text", "target_text")
             self._controls.awaited[request_id] = {name: value for name, value in document.items() if name not in texts}
             return Response(status_code=202, headers=retry_after(behaviour))
-        answer = self._answer(document)
+        answer = self._answer(document, wrong_key=behaviour.wrong_key)
         if behaviour.rubbish == "binding":
             answer["request_id"] = "evidence-" + "0" * 64
             return Bound(answer)
@@ -103,15 +104,14 @@ class Contracts:
         if document is None:
             return None
         self._controls.finish(request_id)
-        return self._keys.hand_in(self._answer(document), wrong_key=self._controls.of("provider").wrong_key)
+        wrong_key = self._controls.of("provider").wrong_key
+        return self._keys.hand_in(self._answer(document, wrong_key=wrong_key), wrong_key=wrong_key)
 
     def awaited(self) -> list[str]:
         """Return the ids of the requests that were put off, in the order in which they came."""
         return list(self._controls.awaited)
 
-    def _answer(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        wrong_key = self._controls.of("provider").wrong_key
-
+    def _answer(self, document: Mapping[str, Any], *, wrong_key: bool) -> dict[str, Any]:
         def sign(purpose: str, binding: Mapping[str, Any]) -> str:
             return self._keys.receipt(purpose, binding, wrong_key=wrong_key)
 

@@ -38,6 +38,7 @@ class Behaviour(Document):
     rubbish: Rubbish | None = None
     lose_answer_times: Times = 0  # the next so many answers are lost after the work was done
     wrong_key: bool = False
+    lie_times: Times | None = None  # only the next so many answers are rubbish or wrongly signed; null: all
     refuse: dict[str, str] = Field(default_factory=dict)  # provider: locale -> code of a 422
     not_yet_times: Times = 0  # provider: 202 so often for each request
     by_hand: list[Literal["human", "independent", "quality"]] = Field(default_factory=list)  # provider: see `Controls`
@@ -62,7 +63,8 @@ class Controls:
         self.calls: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.peak: Counter[str] = Counter()
-        self.by_request: Counter[str] = Counter()
+        self.arrivals: Counter[str] = Counter()  # provider calls by request, whatever became of them
+        self.by_request: Counter[str] = Counter()  # those of them that were not failed
         self.awaited: dict[str, Mapping[str, Any]] = {}  # requests put off, without their texts
 
     def change(self, document: object) -> bool:
@@ -115,6 +117,14 @@ class Controls:
         """Tell whether this answer is lost, and count it."""
         lost = self._spend(target, "lose_answer_times", self.of(target).lose_answer_times)
         return self._counted(f"{target}.lost", lost)
+
+    def as_it_answers(self, target: Target, behaviour: Behaviour) -> Behaviour:
+        """Return the behaviour of this one answer: honest once as many as asked for were lies. Counts the lie."""
+        if behaviour.rubbish is None and not behaviour.wrong_key:
+            return behaviour
+        is_spent = behaviour.lie_times is not None and not self._spend(target, "lie_times", behaviour.lie_times)
+        self._counted(f"{target}.lied", not is_spent)
+        return behaviour.model_copy(update={"rubbish": None, "wrong_key": False}) if is_spent else behaviour
 
     def not_yet(self, request_id: str, need: Literal["human", "independent", "quality"]) -> bool:
         """Tell whether the provider has no answer yet to this request, and count it.

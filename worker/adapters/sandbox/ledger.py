@@ -54,6 +54,7 @@ class Ledger:
         self._live: dict[tuple[str, str], int] = {}
         self._voided: Counter[str] = Counter()
         self.posts: Counter[str] = Counter()  # every arrival of a delivery, accepted or not
+        self.verdicts: Counter[str] = Counter()  # of the arrivals that were not failed before
 
     def arrive(self, delivery_id: str) -> int:
         """Count an arrival and return its ticket, which `accept` wants back."""
@@ -66,6 +67,11 @@ class Ledger:
         accepted: live now, or already before. stale: newer text of the source is live. conflict: other bytes under a
         known id. void: its absence was promised after this request had arrived.
         """
+        verdict = self._judge(delivery, ticket)
+        self.verdicts[verdict] += 1
+        return verdict
+
+    def _judge(self, delivery: SignedDocument, ticket: int) -> Verdict:
         document = delivery.document
         delivery_id = str(document["delivery_id"])
         payload_sha256 = sha256_hex(delivery.payload())
@@ -99,8 +105,9 @@ class Ledger:
         return "absent"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the publications in order, and how often each delivery arrived."""
+        """Return the publications in order, how often each delivery arrived, and how arrivals were judged."""
         return {
             "publications": [entry.to_json() for entry in self._published.values()],
             "posts": dict(self.posts),
+            "verdicts": dict(self.verdicts),
         }
