@@ -26,11 +26,17 @@ def test_who_drained_is_found_by_id(engine: Engine) -> None:
         assert drained_among(conn, ["host.1.aa", "host.2.bb"]) == {"host.1.aa"}
         assert drained_among(conn, []) == frozenset()
         said = [conn.execute(select(has_drained(literal(one)))).scalar_one() for one in ("host.1.aa", "host.2.bb")]
+        earlier, later = (
+            conn.execute(select(has_drained(literal("host.1.aa"), literal(at)))).scalar_one()
+            for at in (NOW - 1, NOW + 1)
+        )
     assert [bool(one) for one in said] == [True, False]
+    assert (bool(earlier), bool(later)) == (False, True)
 
 
 def test_old_announcements_are_forgotten(engine: Engine) -> None:
-    """An announcement goes once it is older than the span that it is kept for, and not before."""
+    """An announcement goes once it is older than the span that it is kept for, and not before; a new one sees to it."""
+    writing(engine, lambda conn: announce_drain(conn, "host.0.older", now=NOW - KEPT_SECONDS - 1))
     writing(engine, lambda conn: announce_drain(conn, "host.1.old", now=NOW))
     writing(engine, lambda conn: announce_drain(conn, "host.2.new", now=NOW + 10))
     assert writing(engine, lambda conn: prune_drains(conn, now=NOW + KEPT_SECONDS)) == 0

@@ -19,7 +19,11 @@ KEPT_SECONDS: Final = 2 * 72 * 3600.0  # twice the span over which expiries coun
 
 
 def announce_drain(conn: Connection, worker_id: str, *, now: float | None) -> bool:
-    """Record that a worker takes nothing more; false when it had said so before. The first time stays."""
+    """Record that a worker takes nothing more; false when it had said so before. The first time stays.
+
+    Forgets announcements that nothing needs any more, so that the table never grows beyond some days of restarts.
+    """
+    prune_drains(conn, now=now)
     row = insert_into(conn, drains).values(worker_id=worker_id, announced_at=read_clock(conn, now))
     return conn.execute(row.on_conflict_do_nothing().returning(drains.c.worker_id)).one_or_none() is not None
 
@@ -32,9 +36,17 @@ def drained_among(conn: Connection, worker_ids: Collection[str]) -> frozenset[st
     return frozenset(conn.execute(found).scalars())
 
 
-def has_drained(worker_id: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Return the condition that the worker named in a column announced its end; for queries over leases and setbacks."""
-    return exists().where(drains.c.worker_id == worker_id).correlate_except(drains)
+def has_drained(worker_id: ColumnElement[Any], by: ColumnElement[Any] | None = None) -> ColumnElement[bool]:
+    """Return the condition that the worker named in a column announced its end, where `by` is given until that time.
+
+    For queries over leases and setbacks: what a lease did before its holder began to drain is not excused.
+    """
+    said = (
+        [drains.c.worker_id == worker_id]
+        if by is None
+        else [drains.c.worker_id == worker_id, drains.c.announced_at <= by]
+    )
+    return exists().where(*said).correlate_except(drains)
 
 
 def prune_drains(conn: Connection, *, now: float | None) -> int:
