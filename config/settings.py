@@ -217,6 +217,7 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "console"] = "json"
 
+    measure_interval_seconds: float = Field(10.0, gt=0, le=600, description="a worker adds its counts to the database")
     @model_validator(mode="before")
     @classmethod
     def _no_unknown_names(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:

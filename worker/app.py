@@ -21,10 +21,12 @@ from config.logs import set_up
 from config.settings import SettingsError, load_settings
 from worker.adapters.inbox import use_careful_transport
 from worker.adapters.queue import CeleryQueue
+from worker.adapters.ticker import Ticker
 from worker.bootstrap import Plant, build_plant
 from worker.domain.errors import Blocked
 from worker.domain.identifier import is_token
 from worker.flow.services import Services
+from worker.flow.keep_measures import keep_measures
 
 app = Celery("locseal", set_as_current=True)
 app.config_from_object("config.celeryconfig")
@@ -38,6 +40,7 @@ draining = threading.Event()  # set once the process was asked to stop; what wai
 _lock = threading.Lock()
 _plant: Plant | None = None
 
+_measuring: Ticker | None = None
 
 def worker_id() -> str:
     """Return the id of this process incarnation: host, pid and a random part, so that no restart inherits a lease."""
@@ -125,9 +128,20 @@ def _drain(**_: Any) -> None:
     draining.set()
 
 
+@signals.worker_ready.connect
+def _begin_to_measure(**_: Any) -> None:
+    global _measuring
+    seconds = load_settings().measure_interval_seconds
+    _measuring = Ticker("measures", lambda: keep_measures(services()), seconds=seconds)
+    _measuring.start()
+
+
 @signals.worker_shutdown.connect
 def _close(**_: Any) -> None:
-    global _plant
+    global _plant, _measuring
+    if _measuring is not None:
+        _measuring.stop()
+        _measuring = None
     with _lock:
         if _plant is not None and _plant.pid == os.getpid():
             _plant.close()

@@ -18,12 +18,15 @@ from worker.adapters.policies import FilePolicies
 from worker.adapters.providers.checks import ChecksProvider
 from worker.adapters.providers.http import HttpProvider
 from worker.adapters.providers.local import LocalProvider
+from worker.adapters.timed import TimedCms, TimedProvider
 from worker.adapters.verifiers.http import HttpVerifier
 from worker.adapters.verifiers.jws import JwsVerifier
 from worker.domain.canonical import parse_strict
 from worker.domain.checks.policy import parse_check_policy
 from worker.domain.errors import Blocked
 from worker.domain.policy import SitePolicy
+from worker.domain.quarantine import Quarantine
+from worker.flow.meters import Meters
 from worker.flow.services import Cms, Deadlines, Keys, Queue, ReceiptVerifier, ReviewProvider, Services
 from worker.store.engine import open_engine
 from worker.store.schema_version import check_schema
@@ -72,12 +75,13 @@ def build_plant(
     deliveries = HttpClient(ca_file=settings.ca_file, idle_seconds=0)
     for client in (reviews, deliveries):
         calls.at_close(client.aclose)
-    outside = _Outside(settings=settings, keys=keys, reviews=reviews, deliveries=deliveries)
+    meters = Meters()
+    outside = _Outside(settings=settings, keys=keys, reviews=reviews, deliveries=deliveries, meters=meters)
     services = Services(
         engine=open_engine(settings.database(), pool_size=settings.database_pool_size),
         worker_id=worker_id,
         policies=FilePolicies(settings.policy_file, defaults=policy_defaults(settings), check=lease_check(settings)),
-        providers={name: outside.provider(entry) for name, entry in settings.providers.items()},
+        providers={name: outside.provider(name, entry) for name, entry in settings.providers.items()},
         verifiers={name: outside.verifier(settings.verifiers.get(name, VerifierEndpoint())) for name in PURPOSES},
         cms=_by_site(settings, outside),
         keys=keys,
@@ -92,6 +96,7 @@ def build_plant(
     )
     return Plant(services=services, settings=settings, pid=os.getpid(), calls=calls)
 
+        meters=meters,
 
 @dataclass(frozen=True, kw_only=True)
 class _Outside:
@@ -102,8 +107,12 @@ class _Outside:
     reviews: HttpClient
     deliveries: HttpClient
 
-    def provider(self, entry: ProviderEndpoint) -> ReviewProvider:
+    def provider(self, route: str, entry: ProviderEndpoint) -> ReviewProvider:
+        return TimedProvider(self._provider(entry), route, self.meters.provider_call)
+
+    def _provider(self, entry: ProviderEndpoint) -> ReviewProvider:
         if entry.kind == "local":
+    meters: Meters
             return LocalProvider(self._receipt)
         if entry.kind == "checks":
             return self._checks(entry)
@@ -124,7 +133,7 @@ class _Outside:
         return ChecksProvider(
             self._receipt,
             policy=parse_check_policy(rules),
-            then=None if behind is None else self.provider(behind),
+            then=None if behind is None or entry.then is None else self.provider(entry.then, behind),
             always_then=entry.always_then,
         )
 
@@ -134,7 +143,7 @@ class _Outside:
         return HttpVerifier(self.reviews, self._endpoint(entry))
 
     def cms(self, site_id: str, entry: CmsEndpoint) -> Cms:
-        return HttpCms(
+        cms = HttpCms(
             self.deliveries,
             self._endpoint(entry),
             site_id=site_id,
@@ -145,6 +154,7 @@ class _Outside:
 
     def _endpoint(self, entry: ProviderEndpoint | VerifierEndpoint | CmsEndpoint) -> Endpoint:
         if entry.url is None:
+        return TimedCms(cms, self.meters.cms_call)
             raise SettingsError("an endpoint needs a url")
         return Endpoint(
             url=entry.url,

@@ -37,8 +37,7 @@ def publish_delivery(services: Services, event_id: str) -> Advance:
     Returns `delivered`, `superseded` or `withdrawn` where it ended so; `delivery_ready` while it waits: not due, leased
     by another, behind an older delivery, without a permit, or in doubt; `waiting` where none was prepared. Raises the
     code it was closed with now (`cms.delivery.approval_expired`, ...), `cms.delivery.failed` where it failed,
-    `cms.delivery.tampered` or `cms.delivery.invalid` where the row is not ours; and `Unavailable`. Safe to run
-    concurrently with itself.
+    `cms.delivery.tampered` or `cms.delivery.invalid` where the row is not ours; `Unavailable`. Safe beside itself.
     """
     with reading(services.engine) as conn:
         event = find_event(conn, event_id)
@@ -53,6 +52,7 @@ def publish_delivery(services: Services, event_id: str) -> Advance:
     if stored is None:
         return Advance(status="waiting", event_id=event_id, plan_id=event.plan_id)
     end = _visit(services, stored, terms_for(services, stored))
+    services.meters.visit(end)
     if isinstance(end, Close) and end.code not in {SUPERSEDED, WITHDRAWN}:
         raise Blocked(end.code, "the delivery was closed before it was sent; see locseal deliveries list")
     status = standing_status("failed" if isinstance(end, Close) else end.status, end.code) if end else "delivery_ready"

@@ -23,6 +23,7 @@ from worker.domain.signature import SignedDocument, TrustSet
 from worker.flow.collecting.slot import Collecting
 
 T = TypeVar("T")
+from worker.flow.meters import Meters
 
 
 class ReviewProvider(Protocol):
@@ -158,3 +159,4 @@ class Services:
     checkpoint: Callable[[str], None] = no_checkpoint
     draining: Callable[[], bool] = lambda: False  # true once the process was asked to stop
     collecting: Collecting = field(default_factory=Collecting)  # one collector at a time in this process
+    meters: Meters = field(default_factory=Meters)  # what this process counts and times, for graphs

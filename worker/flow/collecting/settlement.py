@@ -11,6 +11,7 @@ from dataclasses import replace
 import structlog
 
 from worker.domain.attempt import spread_wait
+from worker.domain.measure import EVIDENCE
 from worker.domain.review import (
     DEADLINE_PASSED,
     LEASE_LOST,
@@ -88,7 +89,7 @@ def settle_answers(services: Services, answered: Sequence[Answered]) -> Settled:
         services.collecting.keep(keys)
     services.checkpoint("collect.settled")
     codes = {one.claim.request_id: one.code for one in failures} | {one.claim.request_id: one.code for one in releases}
-    _log(answered, settled, codes)
+    _log(services, answered, settled, codes)
     return settled
 
 
@@ -125,16 +126,20 @@ def _gives_up_at(services: Services, row: ClaimedRow, now: float) -> float:
     return since + services.policies.for_site(row.site_id).review_deadline_seconds
 
 
-def _log(answered: Sequence[Answered], settled: Settled, codes: Mapping[str, str]) -> None:
-    """Write one line for what became of each row; a lease that was lost is another worker's story from here on."""
+def _log(services: Services, answered: Sequence[Answered], settled: Settled, codes: Mapping[str, str]) -> None:
+    """Count and write one line for what became of each row; a lease that was lost is another worker's story from here on."""
     for one in answered:
         key = one.row.key
         ids = {"request_id": key.request_id, "event_id": key.event_id, "attempt": one.row.claim.attempt}
         if key.request_id in settled.approved:
+            services.meters.attempts(EVIDENCE, "succeeded")
             log.info("evidence.approved", **ids)
         elif key.request_id in settled.failed or key.request_id in settled.released:
             state = settled.failed.get(key.request_id, "released")
-            log.warning(f"evidence.{state}", code=codes.get(key.request_id, STORE_REFUSED), **ids)
+            code = codes.get(key.request_id, STORE_REFUSED)
+            services.meters.attempts(EVIDENCE, state, code)
+            log.warning(f"evidence.{state}", code=code, **ids)
         else:
             code = one.ending.code if isinstance(one.ending, Abandoned) else LEASE_LOST
+            services.meters.attempts(EVIDENCE, "lost", code)
             log.warning("evidence.not_settled", code=code, **ids)
