@@ -25,8 +25,8 @@ from worker.adapters.ticker import Ticker
 from worker.bootstrap import Plant, build_plant
 from worker.domain.errors import Blocked
 from worker.domain.identifier import is_token
-from worker.flow.services import Services
 from worker.flow.keep_measures import keep_measures
+from worker.flow.services import Services
 
 app = Celery("locseal", set_as_current=True)
 app.config_from_object("config.celeryconfig")
@@ -39,8 +39,8 @@ draining = threading.Event()  # set once the process was asked to stop; what wai
 
 _lock = threading.Lock()
 _plant: Plant | None = None
-
 _measuring: Ticker | None = None
+
 
 def worker_id() -> str:
     """Return the id of this process incarnation: host, pid and a random part, so that no restart inherits a lease."""

@@ -93,10 +93,10 @@ def build_plant(
         keep_rejected_bodies=settings.keep_rejected_bodies,
         jitter=lambda: random.random() / 2,  # noqa: S311 - spreads retries; nothing secret
         draining=draining,
+        meters=meters,
     )
     return Plant(services=services, settings=settings, pid=os.getpid(), calls=calls)
 
-        meters=meters,
 
 @dataclass(frozen=True, kw_only=True)
 class _Outside:
@@ -106,13 +106,13 @@ class _Outside:
     keys: Keys
     reviews: HttpClient
     deliveries: HttpClient
+    meters: Meters
 
     def provider(self, route: str, entry: ProviderEndpoint) -> ReviewProvider:
         return TimedProvider(self._provider(entry), route, self.meters.provider_call)
 
     def _provider(self, entry: ProviderEndpoint) -> ReviewProvider:
         if entry.kind == "local":
-    meters: Meters
             return LocalProvider(self._receipt)
         if entry.kind == "checks":
             return self._checks(entry)
@@ -151,10 +151,10 @@ class _Outside:
             has_lookup=entry.has_lookup,
             is_idempotent=entry.is_idempotent,
         )
+        return TimedCms(cms, self.meters.cms_call)
 
     def _endpoint(self, entry: ProviderEndpoint | VerifierEndpoint | CmsEndpoint) -> Endpoint:
         if entry.url is None:
-        return TimedCms(cms, self.meters.cms_call)
             raise SettingsError("an endpoint needs a url")
         return Endpoint(
             url=entry.url,

@@ -21,9 +21,9 @@ from worker.domain.policy import EvidenceLeases, RoutePolicy, SitePolicy
 from worker.domain.receipt import ReceiptBinding, VerifiedReceipt
 from worker.domain.signature import SignedDocument, TrustSet
 from worker.flow.collecting.slot import Collecting
+from worker.flow.meters import Meters
 
 T = TypeVar("T")
-from worker.flow.meters import Meters
 
 
 class ReviewProvider(Protocol):
