@@ -202,6 +202,9 @@ class Settings(BaseSettings):
     sweep_interval_seconds: float = Field(2.0, gt=0, le=60, description="a sweep younger than this is not repeated")
     recovery_bound_seconds: float = Field(10.0, gt=0, le=600, description="no wake is sent again within this time")
     sweep_wakes: int = Field(200, ge=1, le=10_000, description="most wakes one sweep sends")
+    quarantine_expiries: int = Field(3, ge=1, le=1000, description="leases of one row that run out before it fails")
+    quarantine_within_seconds: float = Field(259_200.0, gt=0, le=31_536_000, description="the span in which they count")
+
 
     # --- the broker -------------------------------------------------------------------------------------------------
     visibility_timeout_seconds: int = Field(

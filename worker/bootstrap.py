@@ -91,6 +91,9 @@ def build_plant(
         batch_rows=settings.batch_rows,
         concurrent_calls=settings.concurrent_calls,
         keep_rejected_bodies=settings.keep_rejected_bodies,
+        quarantine=Quarantine(
+            expiries=settings.quarantine_expiries, within_seconds=settings.quarantine_within_seconds
+        ),
         jitter=lambda: random.random() / 2,  # noqa: S311 - spreads retries; nothing secret
         draining=draining,
         meters=meters,

@@ -20,8 +20,10 @@ from typing import Final, Literal
 from worker.domain.attempt import spread_wait
 from worker.domain.delivery import AdvanceStatus, CmsAnswer
 from worker.domain.errors import Blocked
+from worker.domain.quarantine import DELIVERY_QUARANTINED
 
 OUTCOME_UNKNOWN: Final = "cms.outcome_unknown"
+UNKNOWN_CODES: Final = (OUTCOME_UNKNOWN, DELIVERY_QUARANTINED)  # failed, and only reconciling says what the CMS has
 APPROVAL_EXPIRED: Final = "cms.delivery.approval_expired"
 EXHAUSTED: Final = "cms.delivery.attempts_exhausted"
 RECONCILED_ABSENT: Final = "cms.delivery.absent"
@@ -122,7 +124,7 @@ def standing_status(status: str, code: str | None) -> AdvanceStatus:
         return "superseded"
     if code == WITHDRAWN:
         return "withdrawn"
-    remedy = "locseal deliveries reconcile" if code == OUTCOME_UNKNOWN else "locseal deliveries retry"
+    remedy = "locseal deliveries reconcile" if code in UNKNOWN_CODES else "locseal deliveries retry"
     raise Blocked("cms.delivery.failed", f"the delivery failed with {code}; see {remedy}")
 
 

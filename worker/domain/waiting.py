@@ -16,7 +16,7 @@ from typing import Final, Literal
 from worker.domain.attempt import backoff_seconds
 from worker.domain.hold import Closure, Pause
 from worker.domain.review import NOT_YET
-from worker.domain.turn import GIVE_UP_SECONDS, OUTCOME_UNKNOWN
+from worker.domain.turn import GIVE_UP_SECONDS, OUTCOME_UNKNOWN, UNKNOWN_CODES
 
 SHOWN_LOCALES: Final = 3
 
@@ -121,7 +121,7 @@ def waiting_sentence(facts: EventFacts) -> str:
 def next_commands(facts: EventFacts) -> tuple[str, ...]:
     """Return the commands an operator may want next; none where the fleet goes on by itself."""
     delivery = facts.delivery
-    if delivery is not None and delivery.code == OUTCOME_UNKNOWN:
+    if delivery is not None and delivery.code in UNKNOWN_CODES:
         return (f"locseal deliveries reconcile {delivery.delivery_id}",)
     if facts.state != "open":
         return ()
@@ -260,8 +260,9 @@ def _holds(facts: EventFacts, day: _Day, *, is_lookup: bool = False) -> list[str
 
 def _failed_parts(delivery: DeliveryFacts, day: _Day) -> list[str]:
     at = day.at(delivery.updated_at)
-    if delivery.code == OUTCOME_UNKNOWN:
-        return [f"waiting for: an operator's word on what the CMS has; outcome unknown since {at}"]
+    if delivery.code in UNKNOWN_CODES:
+        why = "outcome unknown" if delivery.code == OUTCOME_UNKNOWN else f"{delivery.code}, in doubt,"
+        return [f"waiting for: an operator's word on what the CMS has; {why} since {at}"]
     return [f"the delivery failed with {delivery.code} at {at}; nothing happens until an operator acts"]
 
 

@@ -60,6 +60,7 @@ def terms_for(services: Services, stored: StoredPublication) -> Terms:
         promise=Promise(has_lookup=cms.has_lookup, is_idempotent=cms.is_idempotent),
         jitter=services.jitter(),
     )
+        quarantine=services.quarantine,
 
 
 def news_of(services: Services, stored: StoredPublication, lease: SendLease, reply: Reply) -> tuple[Told, ...]:
@@ -88,14 +89,16 @@ def ask_cms(services: Services, delivery: Delivery) -> Reply:
 
 
 def ask_about(services: Services, deliveries: Sequence[Delivery]) -> list[Reply]:
-    """Ask what became of several deliveries at once, each with a nonce of its own; return the replies in order."""
+    """Ask what became of several deliveries at once, each with a nonce of its own; return the replies in order.
+
+    A process that drains begins no look-up. Raises `cms.cut_off` where it ends before the answers came.
+    """
+    if services.draining():
+        return [_not_called(WORKER_DRAINING)] * len(deliveries)
     asked: list[tuple[Lookup, Future[CmsAnswer]]] = []
     for delivery in deliveries:
-        lookup = Lookup(
-            delivery_id=delivery.delivery_id,
-            payload_sha256=delivery.payload_sha256,
-            nonce=secrets.token_hex(32),
-        )
+        nonce = secrets.token_hex(32)
+        lookup = Lookup(delivery_id=delivery.delivery_id, payload_sha256=delivery.payload_sha256, nonce=nonce)
         asking = services.cms(delivery.site_id).look_up(lookup, deadline_seconds=services.deadlines.lookup_seconds)
         asked.append((lookup, services.calls.start(asking)))
     trust = services.keys.trust(ACKNOWLEDGEMENT)

@@ -78,6 +78,7 @@ def run_step(services: Services, run_id: str, step_id: str, attempt_id: str) -> 
             worker_id=services.worker_id,
             lease_seconds=policy.delivery_lease_seconds,
             now=services.now(),
+            bound=services.quarantine,
         )
 
     lease = writing(services.engine, take)

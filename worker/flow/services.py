@@ -18,6 +18,7 @@ from worker.domain.delivery import CmsAnswer, Lookup
 from worker.domain.evidence import EvidenceRequest, NotYet
 from worker.domain.limits import FleetLimits
 from worker.domain.policy import EvidenceLeases, RoutePolicy, SitePolicy
+from worker.domain.quarantine import Quarantine
 from worker.domain.receipt import ReceiptBinding, VerifiedReceipt
 from worker.domain.signature import SignedDocument, TrustSet
 from worker.flow.collecting.slot import Collecting
@@ -158,5 +159,6 @@ class Services:
     jitter: Callable[[], float] = no_jitter  # fraction of the back-off added on top, 0 to 0.5
     checkpoint: Callable[[str], None] = no_checkpoint
     draining: Callable[[], bool] = lambda: False  # true once the process was asked to stop
+    quarantine: Quarantine = field(default_factory=Quarantine)  # how many leases of a row may run out
     collecting: Collecting = field(default_factory=Collecting)  # one collector at a time in this process
     meters: Meters = field(default_factory=Meters)  # what this process counts and times, for graphs

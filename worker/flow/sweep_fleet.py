@@ -12,7 +12,7 @@ from worker.flow.running.waking import wake_visits
 from worker.flow.services import Services
 from worker.store.due import stamp_due_deliveries, stamp_due_evidence, stamp_ready_events, take_turn_to_sweep
 from worker.store.engine import writing
-from worker.store.leases import DELIVERIES, EVIDENCE
+from worker.store.leases import DELIVERIES, EVIDENCE, QUARANTINED
 from worker.store.revisions import close_ended
 from worker.store.run_commands import RUN_COMMANDS
 
@@ -27,6 +27,7 @@ class Swept:
     is_turn: bool
     expired_evidence: int = 0
     expired_deliveries: int = 0
+    quarantined: tuple[str, ...] = ()  # ids of rows that failed since their leases ran out too often
     visits: tuple[str, ...] = ()  # run ids
     prepares: tuple[str, ...] = ()
     publishes: tuple[str, ...] = ()
@@ -58,8 +59,9 @@ def sweep_fleet(
         RUN_COMMANDS.expire(conn, now=now, most=MOST_EXPIRED)
         return len(evidence), len(DELIVERIES.expire(conn, now=now, most=MOST_EXPIRED))
 
-    expired_evidence, expired_deliveries = writing(engine, expire)
+    expired = writing(engine, expire)
     services.checkpoint("sweep.expired")
+    services.meters.expired(evidence=len(expired[0]), deliveries=len(expired[2]))
     room = min(room, MOST_WAKES)
     third = max(1, room // 3)
 
@@ -94,8 +96,9 @@ def sweep_fleet(
     collects = _wake(services, EVIDENCE_COLLECT, collect, left)
     return Swept(
         is_turn=True,
-        expired_evidence=expired_evidence,
-        expired_deliveries=expired_deliveries,
+        expired_evidence=len(expired[0]),
+        expired_deliveries=len(expired[2]),
+        quarantined=tuple(sorted(row_id for one in expired for row_id, to in one.items() if to == QUARANTINED)),
         visits=visits,
         prepares=prepares,
         publishes=publishes,

@@ -33,7 +33,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 from worker.domain.delivery import TAMPERED, reverify_delivery
 from worker.domain.errors import Blocked
 from worker.domain.key import TrustSet
-from worker.domain.turn import OUTCOME_UNKNOWN, RENEWED
+from worker.domain.turn import OUTCOME_UNKNOWN, RENEWED, UNKNOWN_CODES
 from worker.store.conditions import is_being_renewed
 from worker.store.coverage import NAMED, current_approvals, named_rows
 from worker.store.engine import Moment, clock, json_rows, row_source
@@ -68,7 +68,7 @@ class Delivery:
     @property
     def is_outcome_unknown(self) -> bool:
         """Tell whether it failed without anybody knowing what the CMS made of it."""
-        return self.status == "failed" and self.last_error_code == OUTCOME_UNKNOWN
+        return self.status == "failed" and self.last_error_code in UNKNOWN_CODES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from sqlalchemy import (
     CTE,
@@ -47,12 +47,16 @@ from worker.domain.attempt import (
 )
 from worker.domain.errors import Blocked
 from worker.domain.policy import EvidenceLeases
+from worker.domain.quarantine import CODES, Quarantine
 from worker.store.conditions import due_at, is_current_result, is_leased, is_row_sound, is_used_up, is_waiting
 from worker.store.engine import Bind, Moment, clock, is_sqlite, json_rows, row_source
+from worker.store.quarantine import poisoned
 from worker.store.schema import deliveries, evidence
 from worker.store.setbacks import RELEASED, Ending, append_setbacks, ended_parameters, ended_source
 
 Values = Mapping[str, Any]
+QUARANTINED: Final = "quarantined"  # what `expire` calls a row that failed since its leases ran out too often
+DEFAULT_QUARANTINE: Final = Quarantine()
 LEASE_CLEARED: Values = {"lease_owner": null(), "lease_token": null(), "lease_expires_at": null()}
 
 
@@ -240,11 +244,13 @@ class Leases:
 
     # --- the way out of `leased`, by anybody, once the lease ran out --------------------------------------------------
 
-    def expire(self, conn: Connection, *, now: float | None, most: int = 200) -> dict[str, str]:
+    def expire(
+        self, conn: Connection, *, now: float | None, most: int = 200, bound: Quarantine = DEFAULT_QUARANTINE
+    ) -> dict[str, str]:
         """Take leases that ran out away from their holders; return the id and the new state of each row moved.
 
-        Rows that another transaction holds, and rows that are not sound, are left for later. A row in doubt never
-        fails by this.
+        Rows that another transaction holds, and rows that are not sound, are left for later. The state is
+        `quarantined` of a row that failed since too many of its leases ran out; a row in doubt fails by nothing else.
         """
         t = self.table.c
         expired = (
@@ -255,23 +261,29 @@ class Leases:
             .with_for_update(skip_locked=True)
         )
         found = conn.execute(expired).mappings().all()
-        return self.expire_rows(conn, [row for row in found if self._is_sound(row)], now=now)
+        return self.expire_rows(conn, [row for row in found if self._is_sound(row)], now=now, bound=bound)
 
-    def expire_rows(self, conn: Connection, rows: Sequence[RowMapping], *, now: float | None) -> dict[str, str]:
+    def expire_rows(
+        self, conn: Connection, rows: Sequence[RowMapping], *, now: float | None, bound: Quarantine = DEFAULT_QUARANTINE
+    ) -> dict[str, str]:
         """Do what `expire` does to rows that were just read and locked; each must still hold the lease it had."""
-        endings = [
+        poison = poisoned(conn, self.table, self.id_column, self.subject, rows, bound, now=now)
+        expired = [
             Ending(row_id=row[self.id_column], owner=row["lease_owner"], token=row["lease_token"], code=LEASE_EXPIRED)
             for row in rows
         ]
+        endings = [replace(one, code=CODES[self.subject]) if one.row_id in poison else one for one in expired]
+        ended = ended_source(conn, endings)
+        is_over = or_(is_used_up(self.table), ended.c.code != LEASE_EXPIRED)
         changed = {
-            "status": case((is_used_up(self.table), FAILED), else_=RETRY_WAIT),
+            "status": case((is_over, FAILED), else_=RETRY_WAIT),
             "next_attempt_at": clock(conn, now),
-            "last_error_code": LEASE_EXPIRED,
+            "last_error_code": ended.c.code,
         }
         has_ended = self.table.c.lease_expires_at <= clock(conn, now)
-        moved = self._leave(conn, endings, ended_source(conn, endings), changed, [has_ended], now)
-        append_setbacks(conn, self.subject, endings, _outcomes(moved), now=now)
-        return {row_id: row["status"] for row_id, row in moved.items()}
+        moved = self._leave(conn, endings, ended, changed, [has_ended], now)
+        append_setbacks(conn, self.subject, expired, _outcomes(moved), now=now)
+        return {row_id: QUARANTINED if row_id in poison else row["status"] for row_id, row in moved.items()}
 
     # --- parts ------------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, delete, null, select
 
 from worker.domain.attempt import LEASED, MOST_ATTEMPTS, PENDING
+from worker.domain.quarantine import Quarantine
 from worker.store.engine import clock, read_clock
-from worker.store.leases import Leases
+from worker.store.leases import DEFAULT_QUARANTINE, Leases
 from worker.store.permits import withdraw_permits
 from worker.store.schema import run_commands
 from worker.store.setbacks import Ending
@@ -100,17 +101,19 @@ def take_command(
     worker_id: str,
     lease_seconds: float,
     now: float | None,
+    bound: Quarantine = DEFAULT_QUARANTINE,
 ) -> CommandLease | None:
     """Lease a due command, or return None where nothing may be done: unknown, ended, leased by another, not due.
 
-    A lease that ran out is taken away first, which is where a mutating step's command fails. Raises
+    A lease that ran out is taken away first, which is where a mutating step's command fails, and any other that lost
+    too many visits. Raises
     `run.command.invalid` for a damaged row.
     """
     row = RUN_COMMANDS.lock(conn, attempt_id)
     if row is None or (row["run_id"], row["step_id"]) != (run_id, step_id):
         return None
     if row["status"] == LEASED and row["lease_expires_at"] <= read_clock(conn, now):
-        RUN_COMMANDS.expire_rows(conn, [row], now=now)
+        RUN_COMMANDS.expire_rows(conn, [row], now=now, bound=bound)
     taken = RUN_COMMANDS.take(conn, attempt_id, worker_id=worker_id, lease_seconds=lease_seconds, now=now)
     if taken is None:
         return None

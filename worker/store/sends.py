@@ -16,12 +16,14 @@ from sqlalchemy import Connection, RowMapping, case, literal, update
 from worker.domain.attempt import FAILED, LEASED, RETRY_WAIT, SUCCEEDED
 from worker.domain.breaker import Permit
 from worker.domain.errors import Blocked
+from worker.domain.quarantine import DELIVERY_QUARANTINED
 from worker.domain.turn import (
-    OUTCOME_UNKNOWN,
     RECONCILED_ABSENT,
+    UNKNOWN_CODES,
     Ask,
     Asked,
     Close,
+    Over,
     Send,
     Settlement,
     Turn,
@@ -33,7 +35,7 @@ from worker.store.breakers import Told, tell
 from worker.store.deliveries import Delivery
 from worker.store.delivery_answers import Word, append_word
 from worker.store.engine import clock
-from worker.store.leases import DELIVERIES
+from worker.store.leases import DELIVERIES, QUARANTINED
 from worker.store.schema import deliveries, events
 from worker.store.send_probes import find_gate, grant_permit
 from worker.store.setbacks import Ending
@@ -83,7 +85,9 @@ def take_turn(conn: Connection, terms: Terms, *, now: float | None) -> tuple[Tur
     if row["status"] == LEASED:
         if row["lease_expires_at"] > row["now"]:
             return Wait(reason="leased"), None
-        DELIVERIES.expire_rows(conn, [row], now=now)
+        expired = DELIVERIES.expire_rows(conn, [row], now=now, bound=terms.quarantine)
+        if expired.get(terms.delivery_id) == QUARANTINED:
+            return Over(status=FAILED, code=DELIVERY_QUARANTINED), None
         standing |= {"status": RETRY_WAIT, "next_attempt_at": row["now"]}
     turn = next_turn(standing_of(standing, terms), terms.promise)
     if isinstance(turn, Close):
@@ -190,7 +194,7 @@ def reconcile(conn: Connection, delivery: Delivery, word: Word, *, is_accepted: 
         .where(
             deliveries.c.delivery_id == delivery.delivery_id,
             deliveries.c.status == FAILED,
-            deliveries.c.last_error_code == OUTCOME_UNKNOWN,
+            deliveries.c.last_error_code.in_(UNKNOWN_CODES),
         )
         .values(in_doubt=False, next_attempt_at=at, updated_at=at, **values)
     )

@@ -6,7 +6,7 @@ One read: the row, its event, older deliveries of the source, the approvals it n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, Float, RowMapping, Select, String, and_, bindparam, exists, select, text
@@ -15,6 +15,7 @@ from worker.domain.attempt import LEASED
 from worker.domain.breaker import CMS
 from worker.domain.errors import Blocked
 from worker.domain.identifier import is_time
+from worker.domain.quarantine import Quarantine
 from worker.domain.turn import APPROVAL_EXPIRED, Promise, Standing
 from worker.store.breakers import is_troubled
 from worker.store.coverage import NAMED, current_approvals, named_rows
@@ -48,6 +49,7 @@ class Terms:
     is_guided: bool
     promise: Promise
     jitter: float
+    quarantine: Quarantine = field(default_factory=Quarantine)
 
 
 def lock_source(conn: Connection, terms: Terms) -> None:

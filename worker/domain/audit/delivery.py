@@ -18,7 +18,7 @@ from worker.domain.delivery import LONGEST_DELIVERY_BYTES, Publication, delivery
 from worker.domain.document import parse_document
 from worker.domain.errors import Blocked
 from worker.domain.text import text_sha256
-from worker.domain.turn import OUTCOME_UNKNOWN
+from worker.domain.turn import UNKNOWN_CODES
 
 AREA = "delivery"
 PURPOSE = "publication"
@@ -71,7 +71,7 @@ def delivery_findings(row: Mapping[str, Any], beside: BesideDeliveries, kept: Ke
 def _state(about: Row, row: Mapping[str, Any], beside: BesideDeliveries) -> Iterator[Finding]:
     yield from setback_findings(about, row, *beside.ended.get(row["delivery_id"], (0, 0)))
     status, in_doubt = row["status"], row["in_doubt"]
-    is_unknown = status == "failed" and row["last_error_code"] == OUTCOME_UNKNOWN
+    is_unknown = status == "failed" and row["last_error_code"] in UNKNOWN_CODES
     is_consistent = (
         in_doubt in (0, 1)
         and (status == "succeeded") == (row["acknowledged_at"] is not None)
@@ -172,7 +172,7 @@ def retired_findings(row: Mapping[str, Any], _beside: BesideDeliveryHistory, _ke
         yield about.breaks("row_mismatch", "the kept row is not the one that its columns name")
     elif not is_sound(was, tokens=SHAPE.tokens, hashes=SHAPE.hashes) or not is_count(was["lookups"]):
         yield about.breaks("row_invalid", "the kept row is none that its state machine can have written")
-    elif was["status"] != "failed" or was["in_doubt"] or was["last_error_code"] == OUTCOME_UNKNOWN:
+    elif was["status"] != "failed" or was["in_doubt"] or was["last_error_code"] in UNKNOWN_CODES:
         yield about.breaks("state_mismatch", "the kept delivery may be live, and must not have been followed")
 
 
