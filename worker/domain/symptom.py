@@ -93,10 +93,13 @@ RULES: Final[Mapping[str, Rule]] = {
     "broker.persistence.off": Rule(
         "warning", "keep unread submissions over a restart", "redis-cli CONFIG SET appendonly yes"
     ),
+    "broker.full": Rule("error", "find out who does not consume, or raise maxmemory"),
     "broker.memory.high": Rule("warning", "find out who does not consume (queues below), or raise maxmemory"),
     "broker.memory.unbounded": Rule("note", "set maxmemory, so that Redis refuses before the kernel ends it"),
     "broker.visibility.short": Rule(
-        "warning", "let it outlast every lease: messages that are still worked at come back otherwise"
+        "warning",
+        "let it outlast every lease, on every process alike: messages still worked at come back otherwise",
+        "export LOCSEAL_VISIBILITY_TIMEOUT_SECONDS={seconds}",
     ),
     # --- the fleet ---
     "fleet.workers.none": Rule("error", "start workers", "celery -A worker.app worker"),
