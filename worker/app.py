@@ -23,6 +23,7 @@ from worker.adapters.inbox import use_careful_transport
 from worker.adapters.queue import CeleryQueue
 from worker.adapters.ticker import Ticker
 from worker.bootstrap import Plant, build_plant
+from worker.diagnosis import say_symptoms
 from worker.domain.errors import Blocked
 from worker.domain.identifier import is_token
 from worker.flow.keep_measures import keep_measures
@@ -119,8 +120,7 @@ def _say_what_is_in_force(sender: Any = None, **_: Any) -> None:
         database=_place(load_settings().database()),
     )
 
-    if load_settings().broker_is_open():
-        log.warning("broker.open", message="Redis has no password and no TLS: whoever reaches it can send messages")
+    say_symptoms(load_settings())
 
 
 @signals.worker_shutting_down.connect
