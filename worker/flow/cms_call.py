@@ -59,8 +59,8 @@ def terms_for(services: Services, stored: StoredPublication) -> Terms:
         is_guided=policy.publication == "guided",
         promise=Promise(has_lookup=cms.has_lookup, is_idempotent=cms.is_idempotent),
         jitter=services.jitter(),
-    )
         quarantine=services.quarantine,
+    )
 
 
 def news_of(services: Services, stored: StoredPublication, lease: SendLease, reply: Reply) -> tuple[Told, ...]:
@@ -89,12 +89,7 @@ def ask_cms(services: Services, delivery: Delivery) -> Reply:
 
 
 def ask_about(services: Services, deliveries: Sequence[Delivery]) -> list[Reply]:
-    """Ask what became of several deliveries at once, each with a nonce of its own; return the replies in order.
-
-    A process that drains begins no look-up. Raises `cms.cut_off` where it ends before the answers came.
-    """
-    if services.draining():
-        return [_not_called(WORKER_DRAINING)] * len(deliveries)
+    """Ask what became of several deliveries at once, each with a nonce of its own; return the replies in order."""
     asked: list[tuple[Lookup, Future[CmsAnswer]]] = []
     for delivery in deliveries:
         nonce = secrets.token_hex(32)

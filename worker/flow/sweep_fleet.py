@@ -53,11 +53,11 @@ def sweep_fleet(
         return Swept(is_turn=False)
     services.checkpoint("sweep.turn")
 
-    def expire(conn: Connection) -> tuple[int, int]:
-        evidence = EVIDENCE.expire(conn, now=now, most=MOST_EXPIRED)
-        close_ended(conn, evidence, now=now)  # of events that ended while the row was leased
-        RUN_COMMANDS.expire(conn, now=now, most=MOST_EXPIRED)
-        return len(evidence), len(DELIVERIES.expire(conn, now=now, most=MOST_EXPIRED))
+    def expire(conn: Connection) -> tuple[dict[str, str], ...]:
+        tables = (EVIDENCE, RUN_COMMANDS, DELIVERIES)
+        moved = tuple(one.expire(conn, now=now, most=MOST_EXPIRED, bound=services.quarantine) for one in tables)
+        close_ended(conn, moved[0], now=now)  # of events that ended while the row was leased
+        return moved
 
     expired = writing(engine, expire)
     services.checkpoint("sweep.expired")
