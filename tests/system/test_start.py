@@ -15,7 +15,7 @@ from worker.cli.local_stage import Stage
 
 def ended(worker: Child) -> str:
     """Return what a worker that refused to start has said."""
-    assert worker.process.wait(timeout=30) == 1
+    assert worker.process.wait(timeout=120) == 1
     return worker.log_text()
 
 
@@ -35,14 +35,24 @@ def test_a_worker_says_what_is_in_force(fleet: LocalFleet, sqlite_stage: Stage) 
     assert (line["pool"], line["concurrency"], line["queues"]) == ("threads", 3, ["evidence", "intake"])
 
 
-def test_an_unmigrated_database_is_refused(fleet: LocalFleet, sqlite_stage: Stage) -> None:
-    """A worker does not start on a database of another schema; it says which command mends that, and takes nothing."""
+@pytest.mark.parametrize(
+    ("revision", "code", "says"),
+    [
+        ("0001", "database.unmigrated", "locseal db upgrade"),
+        ("9999", "database.too_new", "upgrade this installation"),
+    ],
+)
+def test_a_database_of_another_schema_is_refused(
+    fleet: LocalFleet, sqlite_stage: Stage, revision: str, code: str, says: str
+) -> None:
+    """A worker does not start on an older schema, nor on one that serves it no more; it says what mends that."""
     with sqlite_stage.engine.begin() as conn:
-        conn.execute(text("UPDATE alembic_version SET version_num = 'older'"))
+        conn.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+        conn.execute(text("UPDATE installation SET value = '9999' WHERE name = 'serves_from'"))
     sqlite_stage.submit("a message that must stay")
     said = ended(fleet.start_worker())
-    assert "database.unmigrated" in said
-    assert "locseal db upgrade" in said
+    assert code in said
+    assert says in said
     assert sqlite_stage.fleet.broker_client().llen("intake") == 1
 
 
