@@ -29,6 +29,9 @@ metadata = MetaData()
 # A row that may be claimed once it is due. Every partial index and every claim uses this text, so they match.
 DUE = "status IN ('pending', 'retry_wait')"
 LEASED = "status = 'leased'"
+DONE = "status = 'succeeded'"
+EVIDENCE_POISON = "last_error_code = 'evidence.quarantined'"
+DELIVERY_POISON = "last_error_code = 'cms.delivery.quarantined'"
 OPEN_OR_ACKNOWLEDGED = "status IN ('pending', 'leased', 'retry_wait', 'succeeded')"
 # A delivery whose bytes may be at the CMS without our knowing; no newer delivery of its source may be claimed.
 UNSETTLED = "(status = 'leased' OR in_doubt OR last_error_code = 'cms.outcome_unknown')"
@@ -209,6 +212,19 @@ evidence = Table(
         sqlite_where=text(DUE),
     ),
     Index(
+        "evidence_succeeded",  # the sweeper follows it to events that became ready
+        "updated_at",
+        "request_id",
+        postgresql_where=text(DONE),
+        sqlite_where=text(DONE),
+    ),
+    Index(
+        "evidence_quarantined",
+        "updated_at",
+        postgresql_where=text(EVIDENCE_POISON),
+        sqlite_where=text(EVIDENCE_POISON),
+    ),
+    Index(
         "evidence_leased",
         "lease_expires_at",
         "site_id",
@@ -342,6 +358,12 @@ deliveries = Table(
         "source_sequence",
         postgresql_where=text(UNSETTLED),
         sqlite_where=text(UNSETTLED),
+    ),
+    Index(
+        "deliveries_quarantined",
+        "updated_at",
+        postgresql_where=text(DELIVERY_POISON),
+        sqlite_where=text(DELIVERY_POISON),
     ),
     Index(
         "deliveries_wakes",
@@ -512,6 +534,23 @@ sweeps = Table(
     Column("name", String, primary_key=True),
     Column("swept_at", Float, nullable=False),
     Column("cursor", String),  # where the walk over the open events goes on
+)
+
+ready_events = Table(
+    "ready_events",  # found ready by a sweep or a command, and not prepared yet: looked at again in every sweep
+    metadata,
+    Column("event_id", String, primary_key=True),
+    Column("found_at", Float, nullable=False),
+)
+
+sweep_times = Table(
+    "sweep_times",  # what the last whole sweep measured; one row
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("began_at", Float, nullable=False),
+    Column("took_seconds", Float, nullable=False),
+    Column("wakes", Integer, nullable=False),
+    Column("longest_unwoken_seconds", Float, nullable=False),
 )
 
 # The read-only face that producers may query: one row per document ever received.

@@ -1,6 +1,7 @@
-"""What operations need beside the work: workers that announced their end, what workers measured, runs by status.
+"""What operations need beside the work: workers that announced their end, what workers and sweeps measured, events found
+ready, and indexes that find what sweeps and operators look for.
 
-Only new tables and an index, so that workers of the version before go on beside the new ones while the fleet is replaced.
+Only new tables and indexes, so that workers of the version before go on beside the new ones while the fleet is replaced.
 """
 
 from __future__ import annotations
@@ -21,7 +22,22 @@ CREATE TABLE measures (
     value FLOAT NOT NULL, PRIMARY KEY (measure, subject, outcome, part)
 );
 
-CREATE INDEX release_runs_by_status ON release_runs (status)
+CREATE INDEX release_runs_by_status ON release_runs (status);
+
+CREATE INDEX evidence_succeeded ON evidence (updated_at, request_id) WHERE status = 'succeeded';
+
+CREATE INDEX evidence_quarantined ON evidence (updated_at) WHERE last_error_code = 'evidence.quarantined';
+
+CREATE INDEX deliveries_quarantined ON deliveries (updated_at) WHERE last_error_code = 'cms.delivery.quarantined';
+
+CREATE TABLE ready_events (
+    event_id VARCHAR NOT NULL, found_at FLOAT NOT NULL, PRIMARY KEY (event_id)
+);
+
+CREATE TABLE sweep_times (
+    name VARCHAR NOT NULL, began_at FLOAT NOT NULL, took_seconds FLOAT NOT NULL, wakes INTEGER NOT NULL,
+    longest_unwoken_seconds FLOAT NOT NULL, PRIMARY KEY (name)
+)
 """
 
 
