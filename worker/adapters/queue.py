@@ -58,6 +58,15 @@ class CeleryQueue:
             return 0
         return max(0, most - longest)
 
+    def depths(self) -> dict[str, int]:
+        """Return how many messages wait in each queue; raise `Unavailable("queue.unavailable")`."""
+        try:
+            with self._app.connection_or_acquire() as connection:
+                channel = connection.default_channel
+                return {queue: _length(channel, queue) for queue in sorted({queue for queue, _ in WIRE.values()})}
+        except Exception as error:  # the border to the broker
+            raise Unavailable("queue.unavailable", f"Redis does not answer ({type(error).__name__})") from None
+
     def submit(self, message: str, field: str, text: str) -> None:
         """Send a document for intake; raise `Unavailable("queue.unavailable")` when the broker did not take it."""
         try:
