@@ -27,8 +27,9 @@ from worker.domain.turn import (
     after_absent,
     after_lookup,
     after_send,
-    missed_window,
     next_turn,
+    not_asked,
+    not_sent,
     standing_status,
 )
 
@@ -200,9 +201,16 @@ def test_what_an_answer_makes_of_a_send(given_answer: CmsAnswer, options: dict[s
 def test_a_lease_under_which_nothing_was_sent_is_handed_back() -> None:
     """At once, without counting; an earlier doubt stays."""
     for was_in_doubt in (True, False):
-        assert missed_window(was_in_doubt=was_in_doubt) == Settlement(
+        assert not_sent("cms.send_window_missed", was_in_doubt=was_in_doubt) == Settlement(
             status="retry_wait", code="cms.send_window_missed", in_doubt=was_in_doubt, is_attempt_returned=True
         )
+
+
+def test_a_lease_under_which_nothing_was_asked_is_handed_back() -> None:
+    """At once, in doubt as before; a look-up is no attempt, so none is given back."""
+    assert not_asked("cms.worker_draining") == Settlement(
+        status="retry_wait", code="cms.worker_draining", in_doubt=True, is_attempt_returned=False
+    )
 
 
 def asked(**changes: Any) -> Asked:

@@ -34,11 +34,11 @@ def test_two_last_locales_make_one_delivery_every_time(services: Services, keys:
 
     def worker(name: str) -> Callable[[str], Collected]:
         def collect(event_id: str) -> Collected:
-            # One place, and a drain after the first claim: exactly one row each.
+            # One place, and a drain from the first answer on: exactly one row each.
             claimed = threading.Event()
 
             def checkpoint(at: str) -> None:
-                if at == "collect.claimed":
+                if at == "collect.answered":
                     claimed.set()
                 meet(at)
 

@@ -74,7 +74,7 @@ def test_replacement_and_settle_never_both_win(services: Services, keys: Keyring
         claimed = threading.Event()
 
         def checkpoint(name: str, claimed: threading.Event = claimed) -> None:
-            if name == "collect.claimed":
+            if name == "collect.answered":
                 claimed.set()
             meet(name)
 
@@ -108,14 +108,17 @@ def test_two_events_settle_one_job_at_once(services: Services, keys: Keyring, ro
 
     def worker(name: str) -> Collected:
         passed: set[str] = set()
+        answered = threading.Event()  # a drain from then on, so that a collector claims exactly once
 
         def meet(at: str) -> None:
+            if at == "collect.answered":
+                answered.set()
             if at in {"collect.claimed", "collect.signed"} - passed:
                 passed.add(at)
                 together.wait()
 
         mine = replace(services, worker_id=name, concurrent_calls=2, collecting=Collecting(), checkpoint=meet)
-        return collect_evidence(replace(mine, draining=Draining(2)), None, ready=ignore)
+        return collect_evidence(replace(mine, draining=answered.is_set), None, ready=ignore)
 
     with ThreadPoolExecutor(2) as threads:
         done = list(threads.map(worker, ["w-1", "w-2"]))
@@ -123,15 +126,3 @@ def test_two_events_settle_one_job_at_once(services: Services, keys: Keyring, ro
     assert {row["status"] for row in rows(evidence)} == {"succeeded"}
     assert {row["job_id"] for row in rows(approvals)} == {job_for(first, one).job_id for one in ("de", "fr")}
     assert len(rows(results)) == 2
-
-
-class Draining:
-    """Says "draining" from the second question on, so that a collector claims exactly once."""
-
-    def __init__(self, from_question: int) -> None:
-        self._asked, self._from = 0, from_question
-
-    def __call__(self) -> bool:
-        """Answer one question."""
-        self._asked += 1
-        return self._asked >= self._from

@@ -47,6 +47,12 @@ class CallLoop:
         with self._lock:
             return asyncio.run_coroutine_threadsafe(call, self._running())
 
+    def cut_off(self) -> None:
+        """Cancel every call that is open now; their futures end as cancelled. Does not wait, and later calls run."""
+        with self._lock:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(_cancel_all, self._loop)
+
     def close(self) -> None:
         """Cancel what still runs, close what was registered, and end the thread. Idempotent."""
         with self._lock:
@@ -78,6 +84,11 @@ class CallLoop:
         for closer in self._closers:
             with contextlib.suppress(OSError):
                 await closer()
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

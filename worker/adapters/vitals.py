@@ -9,9 +9,9 @@ from __future__ import annotations
 import mmap
 import struct
 import time
-from typing import Final, Literal
+from typing import Final
 
-WorkKind = Literal["evidence", "delivery", "runs"]
+from worker.domain.stall import WorkKind
 
 LAST_SECONDS: Final = 2.0  # of the grace period: what is still open is let go, and the process ends by itself
 POLL_SECONDS: Final = 0.1

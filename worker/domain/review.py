@@ -3,7 +3,7 @@
 Verified   the provider answered, every receipt was verified        -> approval and success, together
 Refused    the attempt ended without success                        -> failed, or retry_wait
 Deferred   "accepted, not yet", or no call was begun                 -> released, no attempt counted
-Abandoned  no right to act any more, and nothing was begun           -> the row stays until its lease ends
+Abandoned  no right to act any more, or no time to wait for the end  -> the row stays until its lease ends
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ VERIFIER_UNAVAILABLE = "release.receipt.unavailable"
 SIGNING_FAILED = "release.approval.signing.failed"
 TARGET_CONFLICT = "release.approval.target_conflict"
 STORE_REFUSED = "release.approval.store.failed"
+WORKER_DRAINING = "evidence.worker_draining"
+CUT_OFF = "evidence.cut_off"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ class Deferred:
 
 @dataclass(frozen=True, kw_only=True)
 class Abandoned:
-    """Nothing may be written: the lease is over or nearly so. The code is for the log alone."""
+    """Nothing may be written: the lease is over or nearly so, or the process ends. The code is for the log alone."""
 
     code: str
 

@@ -33,6 +33,8 @@ RESULT_REPLACED: Final = "cms.delivery.result_replaced"
 RENEWED: Final = "cms.delivery.renewed"
 GIVES_WAY: Final = frozenset({RESULT_REPLACED, RENEWED})  # closed by us for a successor: the event goes on without it
 SEND_WINDOW_MISSED: Final = "cms.send_window_missed"
+WORKER_DRAINING: Final = "cms.worker_draining"
+CUT_OFF: Final = "cms.cut_off"
 ABSENT_TOO_EARLY: Final = "cms.lookup.absent_too_early"
 
 ABSENT_SLACK_SECONDS: Final = 30.0  # beyond the send deadline; before that an absent may still be overtaken
@@ -216,9 +218,14 @@ def after_failed_probe(settlement: Settlement, *, is_send: bool) -> Settlement:
     return replace(settlement, wait_seconds=0.0, is_attempt_returned=is_send)
 
 
-def missed_window(*, was_in_doubt: bool) -> Settlement:
-    """Return how a lease ends under which no call was begun: due again at once, and no attempt is counted."""
-    return Settlement(status="retry_wait", code=SEND_WINDOW_MISSED, in_doubt=was_in_doubt, is_attempt_returned=True)
+def not_sent(code: str, *, was_in_doubt: bool) -> Settlement:
+    """Return how a lease ends under which no send was begun: due again at once, and no attempt is counted."""
+    return Settlement(status="retry_wait", code=code, in_doubt=was_in_doubt, is_attempt_returned=True)
+
+
+def not_asked(code: str) -> Settlement:
+    """Return how a lease ends under which no look-up was begun: due again at once; a look-up is no attempt."""
+    return Settlement(status="retry_wait", code=code, in_doubt=True)
 
 
 @dataclass(frozen=True, kw_only=True)

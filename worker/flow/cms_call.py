@@ -5,42 +5,21 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Literal
 
-from worker.domain.breaker import CMS, News, is_outage
+from worker.domain.breaker import CMS, News
 from worker.domain.delivery import CmsAnswer, Lookup
 from worker.domain.signature import SignedDocument
-from worker.domain.turn import SEND_WINDOW_MISSED, Promise
+from worker.domain.turn import SEND_WINDOW_MISSED, WORKER_DRAINING, Promise
+from worker.flow.cms_reply import Reply, answer_of, not_called
 from worker.flow.services import Services
 from worker.store.breakers import Told
 from worker.store.deliveries import Delivery
-from worker.store.delivery_answers import Word, word_of
+from worker.store.delivery_answers import word_of
 from worker.store.publications import StoredPublication
 from worker.store.sends import SendLease
 from worker.store.standings import Terms
 
 ACKNOWLEDGEMENT = "acknowledgement"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reply:
-    """What a CMS answered, the same as it is kept where it is a verified word, and whether a call was begun at all."""
-
-    answer: CmsAnswer
-    word: Word | None
-    was_called: bool = True
-
-    @property
-    def shown(self) -> Literal["answered", "fault", "unused"]:
-        """Tell what it says about the CMS: down (or asking for a wait), up, or nothing, for a fault of our own."""
-        answer = self.answer
-        if answer.outcome != "unavailable":
-            return "answered"
-        if not self.was_called or not answer.code.startswith("cms."):
-            return "unused"
-        is_down = answer.retry_after_seconds is not None or is_outage(answer.code, retryable=True)
-        return "fault" if is_down else "answered"
 
 
 def terms_for(services: Services, stored: StoredPublication) -> Terms:
@@ -89,7 +68,12 @@ def ask_cms(services: Services, delivery: Delivery) -> Reply:
 
 
 def ask_about(services: Services, deliveries: Sequence[Delivery]) -> list[Reply]:
-    """Ask what became of several deliveries at once, each with a nonce of its own; return the replies in order."""
+    """Ask what became of several deliveries at once, each with a nonce of its own; return the replies in order.
+
+    A process that drains begins no look-up. Raises `cms.cut_off` where it ends before the answers came.
+    """
+    if services.draining():
+        return [not_called(WORKER_DRAINING)] * len(deliveries)
     asked: list[tuple[Lookup, Future[CmsAnswer]]] = []
     for delivery in deliveries:
         nonce = secrets.token_hex(32)
@@ -97,7 +81,7 @@ def ask_about(services: Services, deliveries: Sequence[Delivery]) -> list[Reply]
         asking = services.cms(delivery.site_id).look_up(lookup, deadline_seconds=services.deadlines.lookup_seconds)
         asked.append((lookup, services.calls.start(asking)))
     trust = services.keys.trust(ACKNOWLEDGEMENT)
-    answers = [(lookup, call.result()) for lookup, call in asked]
+    answers = [(lookup, answer_of(call)) for lookup, call in asked]
     return [Reply(answer=answer, word=word_of(answer, lookup.nonce, trust)) for lookup, answer in answers]
 
 
@@ -105,14 +89,16 @@ def send_to_cms(services: Services, stored: StoredPublication, *, began: float) 
     """Send the stored bytes once, so that the call ends within the send deadline after `began`.
 
     `began` is this process's monotonic time from before the claim: so `sent_at` plus the deadline bounds the call, and
-    a process that was held up between the two sends nothing.
+    a process that was held up between the two, or drains, sends nothing. Raises `cms.cut_off` where the process ends
+    before the answer came: whether it arrived, the next look-up finds.
     """
     left = services.deadlines.send_seconds - (services.monotonic() - began)
+    if services.draining():
+        return not_called(WORKER_DRAINING)
     if left <= services.deadlines.send_seconds / 2:
-        nothing = CmsAnswer(outcome="unavailable", code=SEND_WINDOW_MISSED, sent=False)
-        return Reply(answer=nothing, word=None, was_called=False)
+        return not_called(SEND_WINDOW_MISSED)
     cms = services.cms(stored.delivery.site_id)
     signed = SignedDocument(stored.document, stored.delivery.signature)
     sending = cms.publish(signed, delivery_id=stored.delivery.delivery_id, deadline_seconds=left)
-    answer = services.calls.start(sending).result()
+    answer = answer_of(services.calls.start(sending))
     return Reply(answer=answer, word=word_of(answer, None, services.keys.trust(ACKNOWLEDGEMENT)))

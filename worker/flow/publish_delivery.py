@@ -18,7 +18,8 @@ from worker.domain.turn import (
     after_failed_probe,
     after_lookup,
     after_send,
-    missed_window,
+    not_asked,
+    not_sent,
     standing_status,
 )
 from worker.flow.cms_call import ask_cms, news_of, send_to_cms, terms_for
@@ -35,9 +36,8 @@ def publish_delivery(services: Services, event_id: str) -> Advance:
     """Bring an event's delivery one visit further, and return where the event stands.
 
     Returns `delivered`, `superseded` or `withdrawn` where it ended so; `delivery_ready` while it waits: not due, leased
-    by another, behind an older delivery, without a permit, or in doubt; `waiting` where none was prepared. Raises the
-    code it was closed with now (`cms.delivery.approval_expired`, ...), `cms.delivery.failed` where it failed,
-    `cms.delivery.tampered` or `cms.delivery.invalid` where the row is not ours; `Unavailable`. Safe beside itself.
+    by another, behind an older one, not permitted, in doubt; `waiting` where none was prepared. Raises the code it was
+    closed with now (`cms.delivery.approval_expired`), `cms.delivery.failed`, `.tampered` or `.invalid`; `Unavailable`.
     """
     with reading(services.engine) as conn:
         event = find_event(conn, event_id)
@@ -51,7 +51,7 @@ def publish_delivery(services: Services, event_id: str) -> Advance:
         )
     if stored is None:
         return Advance(status="waiting", event_id=event_id, plan_id=event.plan_id)
-    end = _visit(services, stored, terms_for(services, stored))
+    end = None if services.draining() else _visit(services, stored, terms_for(services, stored))
     services.meters.visit(end)
     if isinstance(end, Close) and end.code not in {SUPERSEDED, WITHDRAWN}:
         raise Blocked(end.code, "the delivery was closed before it was sent; see locseal deliveries list")
@@ -65,10 +65,9 @@ def publish_delivery(services: Services, event_id: str) -> Advance:
 
 def _visit(services: Services, stored: StoredPublication, terms: Terms) -> Over | Close | Settlement | None:
     """Return how the visit ended the delivery or its lease, or None where nothing may be done or the lease was lost."""
-    if services.draining():
-        return None
     began = services.monotonic()
     turn, lease = writing(services.engine, lambda conn: take_turn(conn, terms, now=services.now()))
+    services.claimed("delivery")
     services.checkpoint("publish.claimed")
     if isinstance(turn, Ask) and lease is not None:
         return _ask(services, stored, terms, lease)
@@ -80,7 +79,8 @@ def _visit(services: Services, stored: StoredPublication, terms: Terms) -> Over 
 def _ask(services: Services, stored: StoredPublication, terms: Terms, lease: SendLease) -> Settlement | None:
     reply = ask_cms(services, stored.delivery)
     services.checkpoint("publish.looked_up")
-    after = after_lookup(reply.answer, lease.asked(terms.send_seconds), jitter=terms.jitter)
+    asked = lease.asked(terms.send_seconds)
+    after = after_lookup(reply.answer, asked, jitter=terms.jitter) if reply.was_called else not_asked(reply.answer.code)
     told = news_of(services, stored, lease, reply)
     if lease.permit is not None and reply.shown == "fault" and isinstance(after, Settlement):
         after = after_failed_probe(after, is_send=False)
@@ -102,7 +102,7 @@ def _send(
 ) -> Settlement | None:
     reply = send_to_cms(services, stored, began=began)
     services.checkpoint("publish.answered")
-    end = missed_window(was_in_doubt=lease.was_in_doubt)
+    end = not_sent(reply.answer.code, was_in_doubt=lease.was_in_doubt)
     is_failed_probe = lease.permit is not None and reply.shown == "fault"
     if reply.was_called:
         end = after_send(

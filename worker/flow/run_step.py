@@ -82,6 +82,7 @@ def run_step(services: Services, run_id: str, step_id: str, attempt_id: str) -> 
         )
 
     lease = writing(services.engine, take)
+    services.claimed("runs")
     if lease is None or step_id not in VISITS:
         return visit
     services.checkpoint("run.claimed")

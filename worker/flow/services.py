@@ -21,6 +21,7 @@ from worker.domain.policy import EvidenceLeases, RoutePolicy, SitePolicy
 from worker.domain.quarantine import Quarantine
 from worker.domain.receipt import ReceiptBinding, VerifiedReceipt
 from worker.domain.signature import SignedDocument, TrustSet
+from worker.domain.stall import WorkKind
 from worker.flow.collecting.slot import Collecting
 from worker.flow.meters import Meters
 
@@ -115,6 +116,10 @@ def no_checkpoint(_name: str) -> None:
     """Do nothing; tests put a crash here."""
 
 
+def no_claim_watched(_kind: WorkKind) -> None:
+    """Do nothing; a worker's watch for stalls listens here."""
+
+
 def no_jitter() -> float:
     """Return no extra wait; the fleet's own is random up to one half."""
     return 0.0
@@ -154,11 +159,13 @@ class Services:
     batch_rows: int = 50  # most rows one claim takes
     concurrent_calls: int = 50  # most provider calls in flight in this process
     keep_rejected_bodies: bool = False
+    quarantine: Quarantine = field(default_factory=Quarantine)  # how many leases of a row may run out
     now: Callable[[], float | None] = database_clock  # a fixed time for tests and tools
     monotonic: Callable[[], float] = time.monotonic  # this process's own clock, for the operation guard alone
     jitter: Callable[[], float] = no_jitter  # fraction of the back-off added on top, 0 to 0.5
     checkpoint: Callable[[str], None] = no_checkpoint
     draining: Callable[[], bool] = lambda: False  # true once the process was asked to stop
-    quarantine: Quarantine = field(default_factory=Quarantine)  # how many leases of a row may run out
+    cut: Callable[[], bool] = lambda: False  # true once the time of what it has in hand is over, too
+    claimed: Callable[[WorkKind], None] = no_claim_watched  # told whenever a claim came to its end, whatever it found
     collecting: Collecting = field(default_factory=Collecting)  # one collector at a time in this process
     meters: Meters = field(default_factory=Meters)  # what this process counts and times, for graphs

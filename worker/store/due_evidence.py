@@ -174,7 +174,7 @@ def _statement(dialect_name: str, *, is_fixed: bool, is_bounded: bool) -> Return
 
 def _picked(bind: Bind, now: Moment, *, is_bounded: bool) -> CTE:
     """Return (row_id, n): the rows to lease, best first. On PostgreSQL they are locked, and locked ones skipped."""
-    ranked = _ranked(bind, now, is_bounded=is_bounded).subquery("ranked")
+    ranked = ranked_due(bind, now, is_bounded=is_bounded).subquery("ranked")
     kept = bindparam("reserves", type_=Integer) * probes_waiting(clock(bind, now))  # places for rows that may probe
     places = bindparam("limit", type_=Integer) - kept
     best = (
@@ -191,7 +191,7 @@ def _picked(bind: Bind, now: Moment, *, is_bounded: bool) -> CTE:
     return select(chosen.c.row_id, func.row_number().over(order_by=chosen.c.place).label("n")).cte("picked")
 
 
-def _ranked(bind: Bind, now: Moment, *, is_bounded: bool) -> Select[tuple[str, int]]:
+def ranked_due(bind: Bind, now: Moment, *, is_bounded: bool) -> Select[tuple[str, int]]:
     """Return (request_id, place): candidates by how many leases their site would have, then by due order."""
     groups = _groups(bind, now)
     found = _candidates(bind, groups, now)

@@ -2,16 +2,18 @@
 
     claimed -> (call open) -> answered -> settled -> asked whether ready
 
-A fault of the database keeps what is in hand where it is, to be tried again after a pause while its leases last.
+A fault of the database keeps what is in hand where it is, to be tried again after a pause while its leases last. A
+process that drains hands back what it has not asked about, and wakes another for it.
 """
 
 from __future__ import annotations
 
 from worker.domain.errors import Unavailable
+from worker.domain.messages import EVIDENCE_COLLECT
 from worker.domain.review import Collected, Reused, Verified
 from worker.flow.collecting.answered import Answered
 from worker.flow.collecting.claimed_requests import open_requests
-from worker.flow.collecting.evidence_call import Guard
+from worker.flow.collecting.evidence_call import HANDED_BACK, Guard
 from worker.flow.collecting.open_calls import OpenCalls
 from worker.flow.collecting.ready_events import Ready, tell_ready
 from worker.flow.collecting.settlement import settle_answers
@@ -28,6 +30,7 @@ class Collection:
     def __init__(self, services: Services, event_id: str | None, ready: Ready, calls: OpenCalls) -> None:
         self._services, self._event_id, self._ready, self._calls = services, event_id, ready, calls
         self._done = Collected()
+        self._handed_back: str | None = None  # an event with rows that another worker may take at once
         self._is_more_due = True  # a claim may find something
         self._is_bounded = False  # the last claim kept to limits
         self._claimed: list[tuple[ClaimedRow, Guard]] = []  # not loaded yet
@@ -51,6 +54,7 @@ class Collection:
             if self._has_work():
                 self._answered += self._calls.gather(has_company=bool(self._answered), pause_seconds=pause)
             elif self._services.draining() or self._services.collecting.try_leave():
+                self._wake_another()
                 return self._done
             self._is_more_due |= self._services.collecting.take_wake()
 
@@ -63,6 +67,9 @@ class Collection:
         settled = settle_answers(self._services, self._answered)
         # A bound may have room now, and a route that was tried may be open again.
         self._is_more_due |= self._is_bounded or any(one.row.permit is not None for one in self._answered)
+        self._handed_back = next(
+            (one.row.key.event_id for one in self._answered if one.ending == HANDED_BACK), self._handed_back
+        )
         done = [one.row for one in self._answered if isinstance(one.ending, Verified | Reused)]
         self._jobs |= {row.key.job_id: row.site_id for row in done}
         self._answered = []
@@ -93,6 +100,7 @@ class Collection:
                 probe_seconds=self._services.deadlines.longest_review_seconds,
                 limits=limits,
             )
+            self._services.claimed("evidence")
             self._is_more_due = len(rows) == places
             self._is_bounded = limits.is_any
             self._claimed = [
@@ -103,6 +111,10 @@ class Collection:
 
     def _begin(self) -> None:
         if not self._claimed:
+            return
+        if self._services.draining():
+            self._answered += [Answered(row=row, guard=guard, ending=HANDED_BACK) for row, guard in self._claimed]
+            self._claimed = []
             return
         opened = open_requests(self._services, [row for row, _ in self._claimed])
         for row, guard in self._claimed:
@@ -115,6 +127,11 @@ class Collection:
         self._claimed = []
 
     def _let_go(self) -> None:
-        """Drop what can no longer be settled: leases that are over by this process's own clock."""
-        self._claimed = [(row, guard) for row, guard in self._claimed if not guard.is_over()]
-        self._answered = [one for one in self._answered if not one.guard.is_over()]
+        """Drop what can no longer be settled: its lease is over by this process's own clock, or the process's time is."""
+        is_cut = self._services.cut()
+        self._claimed = [(row, guard) for row, guard in self._claimed if not (is_cut or guard.is_over())]
+        self._answered = [one for one in self._answered if not (is_cut or one.guard.is_over())]
+
+    def _wake_another(self) -> None:
+        if self._handed_back is not None:
+            self._services.queue.wake(EVIDENCE_COLLECT, event_id=self._handed_back)

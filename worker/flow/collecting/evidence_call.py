@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from worker.domain.errors import Blocked
 from worker.domain.evidence import EvidenceRequest, NotYet, check_unmutated, judge_response
@@ -20,6 +20,7 @@ from worker.domain.review import (
     ROUTE_UNKNOWN,
     UNAVAILABLE,
     VERIFIER_UNAVAILABLE,
+    WORKER_DRAINING,
     Abandoned,
     Deferred,
     Ending,
@@ -32,6 +33,7 @@ from worker.domain.review import (
 )
 from worker.flow.services import ReviewProvider, Services
 
+HANDED_BACK: Final = Deferred(code=WORKER_DRAINING, wait_seconds=0.0)
 ROUTE_UNKNOWN_SECONDS = 60.0  # a route that this process does not know is a setting to mend, not the row's fault
 
 
@@ -67,13 +69,15 @@ async def review_locale(
     """Return how one attempt ended. Never raises, but for cancellation when the process ends.
 
     `pushed` is an answer that was handed in: it stands for the provider's, which is not asked, and is judged and
-    verified like one.
+    verified like one. A process that drains asks nobody who was not asked yet, and hands the row back.
     """
     provider = services.providers.get(route or "")
     if pushed is None and provider is None:
         return Deferred(code=ROUTE_UNKNOWN, wait_seconds=ROUTE_UNKNOWN_SECONDS)
     if not guard.is_live():
         return Abandoned(code=GUARD_FAILED)
+    if services.draining():
+        return HANDED_BACK
     answer = pushed
     if pushed is None and provider is not None:
         answer = await _ask(provider, request, services.deadlines.provider_seconds)

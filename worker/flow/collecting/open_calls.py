@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, Self
 
 from worker.domain.evidence import EvidenceRequest
-from worker.domain.review import UNAVAILABLE, Ending, Refused
+from worker.domain.review import CUT_OFF, UNAVAILABLE, Abandoned, Ending, Refused
 from worker.flow.collecting.answered import Answered
 from worker.flow.collecting.evidence_call import Guard, review_locale
-from worker.flow.collecting.slot import WAKE, Collecting
+from worker.flow.collecting.slot import WAKE
 from worker.flow.services import Services
 from worker.store.due_evidence import ClaimedRow
 
@@ -55,7 +55,7 @@ class OpenCalls:
         self.waiting += 1
         future = services.calls.start(review_locale(services, request, row.provider, guard, pushed))
         is_pushed = pushed is not None
-        future.add_done_callback(partial(_ended, services.collecting, self._inbox, row, guard, is_pushed))
+        future.add_done_callback(partial(_ended, services, self._inbox, row, guard, is_pushed))
 
     def gather(self, *, has_company: bool, pause_seconds: float) -> list[Answered]:
         """Sleep until an answer or a wake arrives, then take in what comes within a moment.
@@ -85,16 +85,21 @@ class OpenCalls:
 
 
 def _ended(
-    collecting: Collecting,
+    services: Services,
     inbox: queue.SimpleQueue[Any],
     row: ClaimedRow,
     guard: Guard,
     is_pushed: bool,
     future: Future[Ending],
 ) -> None:
-    """Hand an answer to the collector; a call that was cut off (the loop ends) may be tried again."""
-    collecting.call_ended()
+    """Hand an answer to the collector.
+
+    A call that was cut off as its process ends may still be answered over there: its row stays leased until it is safe
+    to ask again. One that was cut off otherwise may be tried again.
+    """
+    services.collecting.call_ended()
     is_cut_off = future.cancelled() or future.exception() is not None
-    ending = Refused(code=UNAVAILABLE, retryable=True) if is_cut_off else future.result()
+    cut_off: Ending = Abandoned(code=CUT_OFF) if services.cut() else Refused(code=UNAVAILABLE, retryable=True)
+    ending = cut_off if is_cut_off else future.result()
     is_called = not (is_pushed or is_cut_off)
     inbox.put(Answered(row=row, guard=guard, ending=ending, is_pushed=is_pushed, is_called=is_called))

@@ -12,7 +12,8 @@ from worker.domain.errors import RunConflict, RunNotFound
 from worker.domain.run import is_mutating
 from worker.domain.run_visit import DeliveryStanding, Told, frozen_events, proposed_outcome
 from worker.domain.turn import ABSENT_SLACK_SECONDS
-from worker.flow.cms_call import Reply, ask_about
+from worker.flow.cms_call import ask_about
+from worker.flow.cms_reply import Reply
 from worker.flow.services import Services
 from worker.store.deliveries import Delivery, get_delivery
 from worker.store.delivery_answers import Word, append_word

@@ -5,7 +5,8 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from worker.domain.run_visit import Again, Ended, Ending
-from worker.flow.cms_call import Reply, ask_about
+from worker.flow.cms_call import ask_about
+from worker.flow.cms_reply import Reply
 from worker.flow.running.work import Work
 from worker.flow.services import Services
 from worker.store.deliveries import Delivery, find_delivery
