@@ -433,6 +433,13 @@ run_commands = Table(
     Column("last_woken_at", Float),
     Index("run_commands_by_run", "run_id"),
     Index(
+        "run_commands_succeeded",
+        "updated_at",
+        "attempt_id",
+        postgresql_where=text("status = 'succeeded'"),
+        sqlite_where=text("status = 'succeeded'"),
+    ),
+    Index(
         "run_commands_due",
         "next_attempt_at",
         "created_at",
@@ -524,6 +531,61 @@ measures = Table(
     Column("part", String, nullable=False),  # a code, or what a bucket's calls took at most
     Column("value", Float, nullable=False),
     PrimaryKeyConstraint("measure", "subject", "outcome", "part"),
+)
+
+# --- what is kept, and what was removed -----------------------------------------------------------------------------
+
+legal_holds = Table(
+    "legal_holds",  # an operator's word that nothing of a site or an event may be removed; released ones stay as rows
+    metadata,
+    Column("hold_id", String, primary_key=True),
+    Column("scope", String, nullable=False),  # site | event
+    Column("name", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("placed_at", Float, nullable=False),
+    Column("released_at", Float),  # null: in force
+    Column("released_by", String),
+    Column("release_reason", String),
+    Index("legal_holds_by_name", "scope", "name"),
+)
+
+prunings = Table(
+    "prunings",  # each removal of what nobody needs any more: on whose word, what, and how far it has come
+    metadata,
+    Column("pruning_id", String, primary_key=True),
+    Column("owner", String, nullable=False),
+    Column("before_at", Float, nullable=False),  # only what ended before
+    Column("kinds", String, nullable=False),  # sorted, with commas between
+    Column("states", String, nullable=False),  # of events; likewise
+    Column("site_id", String),  # null: of all
+    Column("removed", Text, nullable=False),  # rows removed so far by kind, as JSON
+    Column("cursor_at", Float),  # where the walk over the events goes on: the last one's creation and id
+    Column("cursor_id", String),
+    Column("started_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("ended_at", Float),  # null: it can be taken up again
+)
+
+pruned_events = Table(
+    "pruned_events",  # what was removed of each event, by kind, as JSON
+    metadata,
+    Column("pruning_id", String, nullable=False),
+    Column("event_id", String, nullable=False),
+    Column("removed", Text, nullable=False),
+    Column("pruned_at", Float, nullable=False),
+    PrimaryKeyConstraint("pruning_id", "event_id"),
+    Index("pruned_events_by_event", "event_id"),
+)
+
+# --- traces ---------------------------------------------------------------------------------------------------------
+
+event_traces = Table(
+    "event_traces",  # where traces are on: the trace of each event, so that a swept message goes on with it
+    metadata,
+    Column("event_id", String, primary_key=True),
+    Column("traceparent", String, nullable=False),  # of W3C trace context: the span that the event's others hang from
+    Column("began_at", Float, nullable=False),
 )
 
 # --- the sweeper ----------------------------------------------------------------------------------------------------

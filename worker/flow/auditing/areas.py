@@ -114,6 +114,7 @@ def _order() -> Area:
 
 NOT_AUDITED: Final = frozenset(
     ("sweeps", "sweep_times", "ready_events", "installation", "pauses", "breakers", "limits", "drains", "measures")
+    + ("event_traces", "legal_holds", "prunings", "pruned_events")
 )
 """Tables that hold no promise: where the sweeper stands and what it found and measured, the random name of the database,
 what operators hold back, which workers announced their end, and what they counted."""

@@ -37,6 +37,33 @@ CREATE TABLE ready_events (
 CREATE TABLE sweep_times (
     name VARCHAR NOT NULL, began_at FLOAT NOT NULL, took_seconds FLOAT NOT NULL, wakes INTEGER NOT NULL,
     longest_unwoken_seconds FLOAT NOT NULL, PRIMARY KEY (name)
+);
+
+CREATE TABLE legal_holds (
+    hold_id VARCHAR NOT NULL, scope VARCHAR NOT NULL, name VARCHAR NOT NULL, reason VARCHAR NOT NULL,
+    owner VARCHAR NOT NULL, placed_at FLOAT NOT NULL, released_at FLOAT, released_by VARCHAR,
+    release_reason VARCHAR, PRIMARY KEY (hold_id)
+);
+
+CREATE INDEX legal_holds_by_name ON legal_holds (scope, name);
+
+CREATE TABLE prunings (
+    pruning_id VARCHAR NOT NULL, owner VARCHAR NOT NULL, before_at FLOAT NOT NULL, kinds VARCHAR NOT NULL,
+    states VARCHAR NOT NULL, site_id VARCHAR, removed TEXT NOT NULL, cursor_at FLOAT, cursor_id VARCHAR,
+    started_at FLOAT NOT NULL, updated_at FLOAT NOT NULL, ended_at FLOAT, PRIMARY KEY (pruning_id)
+);
+
+CREATE TABLE pruned_events (
+    pruning_id VARCHAR NOT NULL, event_id VARCHAR NOT NULL, removed TEXT NOT NULL, pruned_at FLOAT NOT NULL,
+    PRIMARY KEY (pruning_id, event_id)
+);
+
+CREATE INDEX pruned_events_by_event ON pruned_events (event_id);
+
+CREATE INDEX run_commands_succeeded ON run_commands (updated_at, attempt_id) WHERE status = 'succeeded';
+
+CREATE TABLE event_traces (
+    event_id VARCHAR NOT NULL, traceparent VARCHAR NOT NULL, began_at FLOAT NOT NULL, PRIMARY KEY (event_id)
 )
 """
 
