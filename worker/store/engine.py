@@ -57,6 +57,12 @@ POSTGRES_SETTINGS = {
     # Claims read the first few of very many rows in index order; where estimates are poor, the planner would rather
     # fetch them all by bitmap and sort (200,000 due rows: 900 ms against 10 ms for each claim).
     "enable_bitmapscan": "off",
+    # Every statement of ours looks up named rows, or walks an index from one end. While a table is small, or its
+    # statistics old, the planner would rather read it whole and hash or merge it (a settle: 80 ms against 6), and
+    # keep that plan for the life of the connection.
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
 }
 POSTGRES_CLOCK = "(SELECT extract(epoch FROM clock_timestamp())::float8)"  # a sub-select: now() stands still
 SQLITE_CLOCK = "((julianday('now') - 2440587.5) * 86400.0)"  # unixepoch('subsec') is NULL before SQLite 3.42

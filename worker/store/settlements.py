@@ -235,7 +235,7 @@ def _succeed(conn: Connection, endings: Sequence[Ending], now: float | None) -> 
     """Let attempts succeed under the locks of their jobs, and return the ids that did; one statement.
 
     The lock and the job's current result come out of the same sub-select, so a result that was replaced while this
-    waited for the lock is seen as it is now.
+    waited for the lock is seen as it is now. It is a table of its own, or PostgreSQL locks all jobs again for every row.
     """
     if not endings:
         return frozenset()
@@ -246,7 +246,7 @@ def _succeed(conn: Connection, endings: Sequence[Ending], now: float | None) -> 
         .where(jobs.c.job_id.in_(select(asked.c.job_id).where(asked.c.request_id.in_(select(ended.c.row_id)))))
         .order_by(jobs.c.job_id)
         .with_for_update(of=jobs)
-        .subquery("locked")
+        .cte("locked")
     )
     is_current = (
         evidence.c.job_id == locked.c.job_id,
