@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "evidence": ("evidence", "app", "Retry, renew or hand in evidence."),
     "approvals": ("approvals", "app", "See and revoke approvals."),
     "deliveries": ("deliveries", "app", "See, retry and reconcile deliveries."),
+    "quarantine": ("quarantine", "app", "See and release work that its workers died of."),
     "rejections": ("rejections", "app", "See what intake refused."),
     "runs": ("runs", "app", "Guided release runs of a website version."),
     "audit": ("audit", "app", "Prove that every row and every promise holds."),
