@@ -205,7 +205,6 @@ class Settings(BaseSettings):
     quarantine_expiries: int = Field(3, ge=1, le=1000, description="leases of one row that run out before it fails")
     quarantine_within_seconds: float = Field(259_200.0, gt=0, le=31_536_000, description="the span in which they count")
 
-
     # --- the broker -------------------------------------------------------------------------------------------------
     visibility_timeout_seconds: int = Field(
         900, ge=5, le=86_400, description="unacknowledged intake is handed out again after this; same on every app"
@@ -213,14 +212,22 @@ class Settings(BaseSettings):
     broker_timeout_seconds: float = Field(4.0, gt=0, le=60, description="longest wait for one answer of Redis")
     broker_connect_timeout_seconds: float = Field(2.0, gt=0, le=60, description="longest wait for a connection")
 
-    # --- stopping ---------------------------------------------------------------------------------------------------
+    # --- stopping, and being watched --------------------------------------------------------------------------------
+    grace_period_seconds: float = Field(
+        30.0, ge=3, le=3600, description="a worker asked to stop is gone after this; open calls end 2 s before"
+    )
     soft_shutdown_seconds: float = Field(20.0, ge=0, le=3600, description="time for tasks in hand on a quick stop")
+    stall_seconds: float = Field(
+        300.0, ge=5, le=86_400, description="a worker that claims none of the due work it may take for so long ends"
+    )
+    heartbeat_file: Path | None = Field(None, description="what a live worker touches; unset: state_dir/heartbeat")
+    liveness_seconds: float = Field(30.0, ge=2, le=3600, description="an older heartbeat is that of a dead worker")
 
     # --- what people see --------------------------------------------------------------------------------------------
+    measure_interval_seconds: float = Field(10.0, gt=0, le=600, description="a worker adds its counts to the database")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "console"] = "json"
 
-    measure_interval_seconds: float = Field(10.0, gt=0, le=600, description="a worker adds its counts to the database")
     @model_validator(mode="before")
     @classmethod
     def _no_unknown_names(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -236,6 +243,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 "visibility_timeout_seconds must be at least 4 * intake_wait_seconds, or Redis hands out a "
                 "submission again while a worker still has it in hand"
+            )
+        if self.stall_seconds <= self._evidence_seconds():
+            raise ValueError(
+                "stall_seconds must exceed the provider deadline, two verifier deadlines, the signer deadline and the "
+                f"margin together ({self._evidence_seconds():g} s), or slow calls look like a stall"
             )
         if self.recovery_bound_seconds < self.sweep_interval_seconds:
             raise ValueError("recovery_bound_seconds must not be shorter than sweep_interval_seconds")
@@ -255,12 +267,7 @@ class Settings(BaseSettings):
         One line of its text for each lease that is too short, beginning with the member's name.
         """
         short = []
-        evidence = (
-            self.provider_deadline_seconds
-            + 2 * self.verifier_deadline_seconds
-            + self.signer_deadline_seconds
-            + self.margin_seconds
-        )
+        evidence = self._evidence_seconds()
         if evidence >= evidence_lease_seconds:
             short.append(
                 "evidence_lease_seconds must exceed the provider deadline, two verifier deadlines, the signer "
@@ -274,6 +281,14 @@ class Settings(BaseSettings):
             )
         if short:
             raise ValueError("\n".join(short))
+
+    def _evidence_seconds(self) -> float:
+        calls = self.provider_deadline_seconds + 2 * self.verifier_deadline_seconds + self.signer_deadline_seconds
+        return calls + self.margin_seconds
+
+    def heartbeat(self) -> Path:
+        """Return the file that shows whether the worker of these settings is alive."""
+        return self.heartbeat_file or self.state_dir / "heartbeat"
 
     def broker(self) -> str:
         """Return the broker URL with the password of `broker_password_file` put in. A secret: never log it."""

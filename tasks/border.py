@@ -18,7 +18,7 @@ from celery import Task
 from celery.exceptions import Reject
 
 from worker.adapters.inbox import raw_body
-from worker.app import draining, intake_pauses, services
+from worker.app import intake_pauses, services, vitals
 from worker.domain.acceptance import message_bytes
 from worker.domain.errors import Blocked, Invalid
 from worker.domain.messages import check_fields
@@ -93,6 +93,6 @@ class FleetTask(Task):  # type: ignore[misc]
                     work = partial(self._reject, Invalid("message.processing.failed"), fields)
             else:
                 return
-            if draining.wait(pause):
+            if vitals.wait_for_drain(pause):
                 break
         raise Reject(reason="intake is handed back", requeue=True)

@@ -8,26 +8,31 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import threading
 from collections.abc import Iterator
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import structlog
-from celery import Celery, signals
+from celery import Celery, bootsteps, signals
+from celery.worker import state
 
 from config.logs import set_up
 from config.settings import SettingsError, load_settings
 from worker.adapters.inbox import use_careful_transport
 from worker.adapters.queue import CeleryQueue
 from worker.adapters.ticker import Ticker
+from worker.adapters.vitals import Vitals
 from worker.bootstrap import Plant, build_plant
 from worker.diagnosis import say_symptoms
 from worker.domain.errors import Blocked
 from worker.domain.identifier import is_token
 from worker.flow.keep_measures import keep_measures
 from worker.flow.services import Services
+from worker.lifetime import Lifetime
 
 app = Celery("locseal", set_as_current=True)
 app.config_from_object("config.celeryconfig")
@@ -36,7 +41,9 @@ queue = CeleryQueue(app)
 
 log = structlog.get_logger(__name__)
 
-draining = threading.Event()  # set once the process was asked to stop; what waits in a slot ends at once
+vitals = Vitals()  # of this worker: shared with the children that its pool forks
+
+CHILD_WAITS_SECONDS: Final = 5.0  # of a signalled child of a pool, for its parent's word that the whole worker ends
 
 _lock = threading.Lock()
 _plant: Plant | None = None
@@ -72,8 +79,14 @@ def plant() -> Plant:
     global _plant
     with _lock:
         if _plant is None or _plant.pid != os.getpid():
-            _plant = build_plant(load_settings(), worker_id=worker_id(), queue=queue, draining=draining.is_set)
+            _plant = build_plant(load_settings(), worker_id=worker_id(), queue=queue, vitals=vitals)
         return _plant
+
+
+def _present() -> Plant | None:
+    """Return what this process runs on, if it was built already; never waits."""
+    found = _plant
+    return found if found is not None and found.pid == os.getpid() else None
 
 
 @signals.setup_logging.connect
@@ -123,9 +136,63 @@ def _say_what_is_in_force(sender: Any = None, **_: Any) -> None:
     say_symptoms(load_settings())
 
 
-@signals.worker_shutting_down.connect
-def _drain(**_: Any) -> None:
-    draining.set()
+class Life(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Begins what runs beside the work, once Celery's signal handlers stand; and lets the work drain before they act."""
+
+    requires = ("celery.worker.components:Pool",)  # what is forked at the start is forked before there are threads
+
+    def start(self, parent: Any) -> None:
+        """Listen to the signals that end a worker, and start to watch."""
+        chosen = load_settings()
+        for number, seconds in (
+            (signal.SIGTERM, chosen.grace_period_seconds),
+            (signal.SIGINT, chosen.grace_period_seconds),
+            (signal.SIGQUIT, chosen.soft_shutdown_seconds),
+        ):
+            _drain_on(number, seconds)
+        kinds = vitals.claimed_at().keys() & set(parent.app.amqp.queues.consume_from)
+        Lifetime(vitals, chosen, _present, kinds=frozenset(kinds), heartbeat=chosen.heartbeat(), stop=_stop).start()
+
+    def close(self, parent: Any) -> None:
+        """Begin the drain of a worker that ends for another reason than a signal; too late is better than never."""
+        del parent
+        vitals.begin_drain(seconds=load_settings().grace_period_seconds)
+
+
+app.steps["worker"].add(Life)
+
+
+def _drain_on(number: int, seconds: float) -> None:
+    """Let a signal begin the drain before Celery's own handler of it runs, which may wait for long."""
+    celerys = signal.getsignal(number)
+
+    def drain(number: int, frame: FrameType | None) -> None:
+        vitals.begin_drain(seconds=seconds)
+        if callable(celerys):
+            celerys(number, frame)
+
+    signal.signal(number, drain)
+
+
+def _stop(exit_code: int) -> None:
+    """Ask Celery to end this worker as it does after a signal."""
+    state.should_stop = exit_code
+
+
+@signals.worker_process_init.connect
+def _begin_child(**_: Any) -> None:
+    """Let a child of a pool drain with its worker. A signal to the whole group, as some supervisors send, spares it."""
+    global _lock
+    _lock = threading.Lock()  # a thread of the parent may have held it as it forked
+    signal.signal(signal.SIGTERM, _end_child)
+    Lifetime(vitals, load_settings(), _present).start()
+
+
+def _end_child(number: int, _frame: FrameType | None) -> None:
+    if vitals.wait_for_drain(CHILD_WAITS_SECONDS) and not vitals.is_cut():
+        return  # the work is finished first; then the parent ends this child
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 @signals.worker_ready.connect

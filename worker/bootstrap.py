@@ -21,6 +21,7 @@ from worker.adapters.providers.local import LocalProvider
 from worker.adapters.timed import TimedCms, TimedProvider
 from worker.adapters.verifiers.http import HttpVerifier
 from worker.adapters.verifiers.jws import JwsVerifier
+from worker.adapters.vitals import Vitals
 from worker.domain.canonical import parse_strict
 from worker.domain.checks.policy import parse_check_policy
 from worker.domain.errors import Blocked
@@ -62,13 +63,14 @@ def build_plant(
     *,
     worker_id: str,
     queue: Queue,
-    draining: Callable[[], bool] = lambda: False,
+    vitals: Vitals | None = None,
 ) -> Plant:
     """Build the services of a process from its settings. Opens the SQLite file; connects to nothing else.
 
     Raises `SettingsError` or `Blocked` for settings that cannot be used, `Unavailable` when SQLite cannot be opened.
     """
     keys = FileKeys(settings.private_keys(), settings.trusted_keys())
+    vitals = vitals or Vitals()
     calls = CallLoop()
     reviews = HttpClient(ca_file=settings.ca_file)
     # A kept connection that the CMS closes just as we write would leave a delivery in doubt for nothing.
@@ -91,11 +93,11 @@ def build_plant(
         batch_rows=settings.batch_rows,
         concurrent_calls=settings.concurrent_calls,
         keep_rejected_bodies=settings.keep_rejected_bodies,
-        quarantine=Quarantine(
-            expiries=settings.quarantine_expiries, within_seconds=settings.quarantine_within_seconds
-        ),
+        quarantine=Quarantine(expiries=settings.quarantine_expiries, within_seconds=settings.quarantine_within_seconds),
         jitter=lambda: random.random() / 2,  # noqa: S311 - spreads retries; nothing secret
-        draining=draining,
+        draining=vitals.is_draining,
+        cut=vitals.is_cut,
+        claimed=vitals.claimed,
         meters=meters,
     )
     return Plant(services=services, settings=settings, pid=os.getpid(), calls=calls)

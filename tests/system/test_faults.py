@@ -52,11 +52,14 @@ def test_a_frozen_redis(fleet: LocalFleet, sqlite_stage: Stage, signed: str) -> 
 def test_a_stopped_worker_finishes_what_it_has(fleet: LocalFleet, sqlite_stage: Stage, signed: str) -> None:
     """SIGTERM during the calls: they are settled, nothing is lost, and the exit code is 0."""
     stage = sqlite_stage
-    stage.control({"provider": {"delay_seconds": 2.0}})
+    stage.control({"provider": {"hold": True}})
     worker = started(fleet)
     stage.submit(signed)
-    wait_for(lambda: facts(stage).leased == 27, worker, "the leases")
-    assert worker.stop(30) == 0
+    wait_for(lambda: stage.control()["running"]["provider"] == 27, worker, "the calls")
+    worker.ask_to_stop()
+    wait_for(lambda: "worker.draining" in worker.log_text(), worker, "the drain")
+    stage.control({"provider": {}})
+    assert worker.stop(60) == 0
     assert facts(stage) == Facts(approvals=27, deliveries=0, delivered=0, acknowledgements=0, leased=0, rejections=0)
     started(fleet)
     fleet.start_beat()

@@ -10,7 +10,7 @@ from celery import signals
 from sqlalchemy import Engine
 
 from tests.builders import Keyring
-from worker.app import draining
+from worker.app import vitals
 
 
 @pytest.fixture
@@ -35,4 +35,4 @@ def here(tmp_path: Path, sqlite_engine: Engine, keyring: Keyring, monkeypatch: p
     signals.worker_shutdown.send(sender=None)
     yield sqlite_engine
     signals.worker_shutdown.send(sender=None)
-    draining.clear()
+    vitals.reset()

@@ -11,7 +11,7 @@ from tasks.evidence import collect
 from tasks.intake import submit, withdraw
 from tasks.sweep import sweep
 from tests.builders import Keyring, change_event, results_for, signed_submission
-from worker.app import draining
+from worker.app import vitals
 from worker.domain.messages import WIRE
 
 
@@ -94,7 +94,7 @@ def test_a_drain_ends_the_wait(here: Engine, keyring: Keyring, monkeypatch: pyte
     event = change_event()
     signed = signed_submission(keyring, event, results_for(event))
     drop_database(here)
-    draining.set()
+    vitals.begin_drain(seconds=60)
     with pytest.raises(Reject) as handed_back:
         submit(version=1, submission=signed)
     assert handed_back.value.requeue is True
