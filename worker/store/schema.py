@@ -598,11 +598,12 @@ sweeps = Table(
     Column("cursor", String),  # where the walk over the open events goes on
 )
 
-ready_events = Table(
-    "ready_events",  # found ready by a sweep or a command, and not prepared yet: looked at again in every sweep
+unprepared_events = Table(
+    "unprepared_events",  # found ready by a sweep or a command, and not prepared yet: sweeps look again until they are
     metadata,
     Column("event_id", String, primary_key=True),
-    Column("found_at", Float, nullable=False),
+    Column("looked_at", Float, nullable=False),
+    Index("unprepared_events_by_look", "looked_at", "event_id"),
 )
 
 sweep_times = Table(

@@ -8,12 +8,12 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Table
 
-from worker.domain.audit import answer, approval, delivery, event, evidence, run, submission
+from worker.domain.audit import answer, approval, delivery, event, evidence, retention, run, submission
 from worker.domain.audit.finding import Finding, judged, row_of
 from worker.domain.audit.kept_key import KeptKeys
 from worker.flow.auditing.event_page import judge_events
 from worker.flow.auditing.submission_page import judge_submissions
-from worker.store import audit_facts, audit_proofs, schema
+from worker.store import audit_facts, audit_proofs, audit_retention, schema
 from worker.store.audit_pages import RawRow, Stream
 
 B = TypeVar("B")
@@ -62,6 +62,10 @@ def _no_retired(_conn: Connection, _rows: Sequence[RawRow]) -> delivery.BesideDe
     return delivery.BesideDeliveryHistory()
 
 
+def _alone(_conn: Connection, _rows: Sequence[RawRow]) -> retention.BesideRetention:
+    return retention.BesideRetention()
+
+
 def areas() -> tuple[Area, ...]:
     """Return the areas in the order in which they are read; `public_keys` comes before all of them."""
     return (
@@ -88,6 +92,9 @@ def areas() -> tuple[Area, ...]:
         _by_row("run", schema.release_runs, _nothing, run.run_findings, most_rows=20),
         _by_row("run_command", schema.run_commands, audit_proofs.known_runs, run.command_findings),
         _by_row("operator_request", schema.operator_requests, _nothing, run.request_row_findings),
+        _by_row("legal_hold", schema.legal_holds, _alone, retention.hold_findings),
+        _by_row("pruning", schema.prunings, _alone, retention.pruning_findings),
+        _by_row("pruned", schema.pruned_events, audit_retention.beside_pruned, retention.pruned_findings),
         _order(),
     )
 
@@ -113,8 +120,8 @@ def _order() -> Area:
 
 
 NOT_AUDITED: Final = frozenset(
-    ("sweeps", "sweep_times", "ready_events", "installation", "pauses", "breakers", "limits", "drains", "measures")
-    + ("event_traces", "legal_holds", "prunings", "pruned_events")
+    ("sweeps", "sweep_times", "unprepared_events", "installation", "pauses", "breakers", "limits", "drains", "measures")
+    + ("event_traces",)
 )
 """Tables that hold no promise: where the sweeper stands and what it found and measured, the random name of the database,
 what operators hold back, which workers announced their end, and what they counted."""

@@ -30,9 +30,11 @@ CREATE INDEX evidence_quarantined ON evidence (updated_at) WHERE last_error_code
 
 CREATE INDEX deliveries_quarantined ON deliveries (updated_at) WHERE last_error_code = 'cms.delivery.quarantined';
 
-CREATE TABLE ready_events (
-    event_id VARCHAR NOT NULL, found_at FLOAT NOT NULL, PRIMARY KEY (event_id)
+CREATE TABLE unprepared_events (
+    event_id VARCHAR NOT NULL, looked_at FLOAT NOT NULL, PRIMARY KEY (event_id)
 );
+
+CREATE INDEX unprepared_events_by_look ON unprepared_events (looked_at, event_id);
 
 CREATE TABLE sweep_times (
     name VARCHAR NOT NULL, began_at FLOAT NOT NULL, took_seconds FLOAT NOT NULL, wakes INTEGER NOT NULL,
