@@ -66,13 +66,13 @@ RULES: Final[Mapping[str, Rule]] = {
     "database.tls.unverified": Rule("warning", "set LOCSEAL_DATABASE_CA_FILE; anyone in between could be the server"),
     "database.rights.broad": Rule(
         "warning",
-        "let workers connect as a role that owns nothing",
+        "let workers connect as locseal_worker, which owns nothing",
         "psql -v ON_ERROR_STOP=1 -f config/deploy/postgres/roles.sql",
     ),
     "database.rights.missing": Rule(
         "error",
-        "grant them again as the owner; after each upgrade",
-        "psql -v ON_ERROR_STOP=1 -f config/deploy/postgres/roles.sql",
+        "grant them as locseal_owner, after each upgrade",
+        "locseal db grant",
     ),
     "database.connections.few": Rule("warning", "raise max_connections, or lower LOCSEAL_DATABASE_POOL_SIZE"),
     # --- the broker ---
