@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.from-lock
 
-.PHONY: help setup demo test check lock clean
+.PHONY: help setup demo flower test check lock clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -26,6 +26,9 @@ $(STAMP): requirements.lock pyproject.toml
 
 demo: setup  ## one signed event of 27 locales to a sandbox CMS, on this machine, with nothing else running
 	$(BIN)/locseal demo
+
+flower: setup  ## the demo, and Flower and metrics beside it until Ctrl-C
+	$(BIN)/locseal demo --serve
 
 test: setup  ## all tests; what needs a missing service is skipped (and fails where CI=true)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)

@@ -48,7 +48,7 @@ class Cms:
 def review(answer: object) -> tuple[object, Counted]:
     """Return what a call gives and what was counted of it."""
     counted: Counted = []
-    timed = TimedProvider(Provider(answer), "lawyers", lambda name, outcome, seconds: counted.append((name, outcome)))
+    timed = TimedProvider(Provider(answer), "lawyers", lambda *call: counted.append(call[:2]))
     request: Any = "request"
     try:
         given = asyncio.run(asyncio.wait_for(timed.review(request, deadline_seconds=7), 0.2 if answer is ... else 60))

@@ -24,6 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from worker.cli import output
 from worker.cli.demo_event import EVENT_ID, REFUSED, SITE_ID, demo_submission
+from worker.cli.demo_watch import start_watching, stay
 from worker.cli.local_fleet import FleetError, LocalFleet
 from worker.cli.local_stage import Stage, set_stage, wait_for_sandbox
 from worker.cli.output import Json, Refused
@@ -55,24 +56,31 @@ class Seen:
 def demo(
     fail: Annotated[bool, typer.Option("--fail", help="Have the provider refuse two locales.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the private directory with database and logs.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Stay afterwards, with Flower and metrics, until Ctrl-C.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Submit one signed event of 27 locales to a fleet of its own and show what becomes of it."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     directory = Path(tempfile.mkdtemp(prefix="locseal-demo-")).resolve()
-    done = False
+    shown: list[dict[str, Any]] = []
+
+    def show(answer: dict[str, Any]) -> None:
+        output.put(answer, as_json=as_json)
+        shown.append(answer)
+
     try:
         with _ended_by_signals():
-            shown = _run(directory, console, fail=fail)
-        output.put(shown, as_json=as_json)
-        done = True
+            _run(directory, console, fail=fail, serve=serve, show=show)
     except FleetError as error:
+        shown.clear()  # its logs say why
         raise Refused("demo.failed", str(error)) from None
     except KeyboardInterrupt:
         console.print("stopped; nothing is left running")
         raise typer.Exit(130) from None
     finally:
-        if done and not keep:
+        if shown and not keep:
             shutil.rmtree(directory, ignore_errors=True)
         else:
             console.print(f"database, keys and logs: {directory}")
@@ -101,7 +109,7 @@ def _ended_by_signals() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _run(directory: Path, console: Console, *, fail: bool) -> dict[str, Any]:
+def _run(directory: Path, console: Console, *, fail: bool, serve: bool, show: Callable[[dict[str, Any]], None]) -> None:
     began = time.monotonic()
     refused = REFUSED if fail else {}
     # A review takes a moment and nine run at once, so that there is something to watch.
@@ -117,12 +125,18 @@ def _run(directory: Path, console: Console, *, fail: bool) -> dict[str, Any]:
             text = stage.sign(document)
             wait_for_sandbox(stage)
             fleet.wait_for_worker(worker)
+            watched = start_watching(fleet) if serve else []
             console.print(f"ready after {time.monotonic() - began:.1f} s; submitting {EVENT_ID}, {len(text):,} bytes")
             stage.submit(text)
             seen = _watch(stage, event, console, refused=len(refused))
             if fail:
-                return _show_refusal(stage, seen, event, console, began)
-            return _show_publication(stage, seen, console, began)
+                show(_show_refusal(stage, seen, event, console, began))
+            else:
+                show(_show_publication(stage, seen, console, began))
+            for line in watched:
+                console.print(line)
+            if serve:
+                stay(fleet, console)
         finally:
             stage.close()
 

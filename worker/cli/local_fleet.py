@@ -196,6 +196,12 @@ class LocalFleet:
         wait_for(self._broker_answers, child, "the broker")
         return child
 
+    def private_file(self, name: str, text: str) -> Path:
+        """Write a file that only this user can read, and return its path."""
+        path = self.directory / name
+        _write_private(path, text)
+        return path
+
     def broker_url(self) -> str:
         """Return the broker's URL with its password. A secret: never log it."""
         password = (self.directory / "broker" / "password").read_text()

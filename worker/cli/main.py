@@ -41,10 +41,12 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "policy": ("policies", "app", "Check the policy file, and see what holds for a site."),
     "keys": ("keys", "app", "Make, list, retire and check keys."),
     "db": ("database", "app", "Look after the database."),
+    "health": ("health", "app", "Tell the platform whether a worker is alive and ready."),
     "doctor": ("doctor", "app", "Check this machine, the database and the broker."),
     "sandbox": ("sandbox", "app", "A provider, verifier and CMS to play with."),
     "schemas": ("schemas", "app", "Write the JSON Schemas and API documents of this version."),
     "metrics": ("metrics", "app", "Serve metrics."),
+    "flower": ("flower", "app", "Watch the workers in Flower."),
 }
 
 

@@ -102,10 +102,12 @@ def releases(sources: Sources, shown: Shown) -> None:
         events = gauges.open_events(conn)
         deliveries = gauges.open_deliveries(conn)
         runs = gauges.runs_by_status(conn)
+        poisoned = gauges.quarantined(conn)
     shown.counted("events", "Change events that are not delivered, superseded or withdrawn.", "state", events)
     about = "Deliveries that are not over: prepared, sending, in_doubt, or outcome_unknown, which wait for a person."
     shown.counted("deliveries", about, "state", deliveries)
     shown.counted("runs", "Release runs by status.", "status", runs)
+    shown.counted("quarantined", "Rows that failed since their leases ran out too often.", "work", poisoned)
 
 
 def approvals(sources: Sources, shown: Shown) -> None:
@@ -152,8 +154,13 @@ def sweeper(sources: Sources, shown: Shown) -> None:
     with reading(sources.engine) as conn:
         now = read_clock(conn, None)
         swept_at = gauges.last_sweep_at(conn)
+        whole = gauges.last_whole_sweep(conn)
     if swept_at is not None:
         shown.one("sweep_age_seconds", "Since the last sweep.", max(0.0, now - swept_at))
+    if whole is not None:
+        shown.one("sweep_seconds", "How long the last whole sweep took.", whole["took_seconds"])
+        about = "The longest that anything due had been without a wake when the last whole sweep found it."
+        shown.one("recovery_seconds", about, whole["longest_unwoken_seconds"])
     about = "Within so many seconds a sweep wakes again what was not woken; the setting of this process."
     shown.one("recovery_bound_seconds", about, sources.settings.recovery_bound_seconds)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, RowMapping, text
 
-from worker.store.schema import DUE, LEASED, UNSETTLED, WAKE_ORDER
+from worker.store.schema import DELIVERY_POISON, DUE, EVIDENCE_POISON, LEASED, UNSETTLED, WAKE_ORDER
 
 MOST_ROWS: Final = 10_000  # that one count reads
 MOST_GROUPS: Final = 2_000  # sites times review routes with something due, that one look walks over
@@ -70,18 +70,17 @@ WITH RECURSIVE site (site_id) AS (
   SELECT g.site_id, g.provider, (SELECT min(e.next_attempt_at) FROM evidence e
                                  WHERE {DUE} AND e.site_id = g.site_id AND e.provider = g.provider) AS oldest_at
   FROM (SELECT site_id, provider FROM route WHERE provider IS NOT NULL LIMIT :groups) g
-), due AS (
-  SELECT site_id, provider, oldest_at, (SELECT 1 + :most / count(*) FROM waiting WHERE oldest_at <= :now) AS places
-  FROM waiting WHERE oldest_at <= :now
+), share (places) AS (
+  SELECT 1 + :most / nullif(count(*), 0) FROM waiting WHERE oldest_at <= :now
 )
-SELECT d.site_id, d.oldest_at, d.places, (
+SELECT d.site_id, d.oldest_at, (SELECT places FROM share) AS places, (
   SELECT count(*) FROM (
     SELECT 1 FROM evidence e
     WHERE {DUE} AND e.site_id = d.site_id AND e.provider = d.provider AND e.next_attempt_at <= :now
-    ORDER BY e.next_attempt_at LIMIT d.places
+    ORDER BY e.next_attempt_at LIMIT (SELECT places FROM share)
   ) counted
 ) AS rows
-FROM due d
+FROM waiting d WHERE d.oldest_at <= :now
 """  # noqa: S608 - conditions of our own indexes
 
 _DUE_DELIVERIES: Final = f"""
@@ -225,6 +224,25 @@ def rate_waits(conn: Connection, *, now: float) -> dict[str, float]:
     """Return for each route with a rate how many seconds from now its next call may begin; 0 where it may now."""
     rows = _rows(conn, "SELECT name, next_call_at FROM limits WHERE kind = 'provider' LIMIT :most", most=MOST_GROUPS)
     return {row["name"]: max(0.0, row["next_call_at"] - now) for row in rows}
+
+
+def quarantined(conn: Connection, *, most: int = MOST_ROWS) -> Counted:
+    """Return how many rows failed because their leases ran out too often, by what they are."""
+    counts = {}
+    for name, table, poison in (("evidence", "evidence", EVIDENCE_POISON), ("delivery", "deliveries", DELIVERY_POISON)):
+        statement = f"""
+        SELECT count(*) AS rows FROM (SELECT 1 FROM {table} WHERE {poison} ORDER BY updated_at LIMIT :most) kept
+        """  # noqa: S608
+        counts[name] = _rows(conn, statement, most=most)[0]["rows"]
+    return Counted(counts=counts, is_capped=max(counts.values()) >= most)
+
+
+def last_whole_sweep(conn: Connection) -> RowMapping | None:
+    """Return `took_seconds`, `wakes` and `longest_unwoken_seconds` of the last whole sweep, or None before the first."""
+    rows = _rows(
+        conn, "SELECT took_seconds, wakes, longest_unwoken_seconds FROM sweep_times ORDER BY began_at DESC LIMIT 1"
+    )
+    return rows[0] if rows else None
 
 
 def last_sweep_at(conn: Connection) -> float | None:
