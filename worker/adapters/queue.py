@@ -67,6 +67,14 @@ class CeleryQueue:
         except Exception as error:  # the border to the broker
             raise Unavailable("queue.unavailable", f"Redis does not answer ({type(error).__name__})") from None
 
+    def ping(self) -> None:
+        """Ask the broker for a sign of life; raise `Unavailable("queue.unavailable")` when it gives none."""
+        try:
+            with self._app.connection_or_acquire() as connection:
+                connection.default_channel.client.ping()
+        except Exception as error:  # the border to the broker
+            raise Unavailable("queue.unavailable", f"Redis did not answer ({type(error).__name__})") from None
+
     def submit(self, message: str, field: str, text: str) -> None:
         """Send a document for intake; raise `Unavailable("queue.unavailable")` when the broker did not take it."""
         try:
