@@ -71,6 +71,14 @@ def test_secrets_come_from_files_and_services_come_back() -> None:
     assert COMPOSE.count("    file: ./secrets/") == 3
     assert COMPOSE.count("restart: unless-stopped") == 4  # the application, redis, postgres, sandbox
     assert "stop_grace_period: 120s" in COMPOSE
+    assert 'LOCSEAL_GRACE_PERIOD_SECONDS: "120"' in COMPOSE
+
+
+def test_workers_and_beat_are_probed() -> None:
+    """Every worker is asked whether it is alive and ready, beat whether what it needs is there."""
+    worker, beat = COMPOSE.index("x-worker:"), COMPOSE.index("  beat:")
+    assert '"locseal health live && locseal health ready"' in COMPOSE[worker : COMPOSE.index("services:", worker)]
+    assert 'test: ["CMD", "locseal", "health", "ready"]' in COMPOSE[beat : COMPOSE.index("\n  flower:", beat)]
 
 
 def test_compose_takes_the_file(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`locseal health`: whether this worker is alive, and whether what a worker needs is there. For the platform's probes.
 
-Exit code 0 says yes, 1 no, 2 wrong settings or usage. `live` reads one file and asks nobody.
+Exit code 0 says yes, 1 no, 2 wrong settings or usage. `live` reads one file and asks nobody; it is run all the time, so
+what only `ready` needs is imported there.
 """
 
 from __future__ import annotations
@@ -14,12 +15,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from config.settings import load_settings
-from worker.adapters.queue import open_queue
 from worker.cli import output
 from worker.cli.output import Json
 from worker.domain.errors import Blocked
-from worker.store.engine import open_engine
-from worker.store.schema_version import check_schema
 
 app = typer.Typer(help="Tell the platform whether a worker is alive and ready.", no_args_is_help=True)
 
@@ -49,6 +47,8 @@ def live(as_json: Json = False) -> None:
 @app.command()
 def ready(seconds: Seconds = 10.0, as_json: Json = False) -> None:
     """Tell whether the database answers, has the schema of this version, and the broker answers."""
+    from worker.adapters.queue import open_queue
+
     settings = load_settings()
     url, _ = settings.database(), settings.broker()  # wrong settings are no answer of the other side
     found = _together({"migrations": lambda: _check_schema(url), "broker": open_queue().ping}, seconds)
@@ -61,6 +61,9 @@ def ready(seconds: Seconds = 10.0, as_json: Json = False) -> None:
 
 
 def _check_schema(url: str) -> None:
+    from worker.store.engine import open_engine
+    from worker.store.schema_version import check_schema
+
     if url.startswith(SQLITE) and not Path(url.removeprefix(SQLITE)).exists():  # a probe makes no file
         raise Blocked("database.unmigrated", "there is no database yet; run `locseal db upgrade`")
     engine = open_engine(url, pool_size=1)
