@@ -200,12 +200,15 @@ def test_a_redis_user_can_do_no_more_than_it_needs(stage: Stage) -> None:
             ["KEYS", "*"],
         ],
         "flower": [["LPUSH", "intake", "x"], ["RPOP", "intake"], ["DEL", "evidence"], ["FLUSHDB"], ["ACL", "LIST"]],
+        "scaler": [["RPOP", "intake"], ["LRANGE", "intake", "0", "-1"], ["LLEN", "evidence"], ["LPUSH", "intake", "x"]],
         "worker": [["FLUSHALL"], ["CONFIG", "SET", "maxmemory", "1"], ["ACL", "LIST"], ["SHUTDOWN"], ["KEYS", "*"]],
     }
     for user, commands in refused.items():
         for command in commands:
             assert "NOPERM" in fleet.redis_cli(user, *command), (user, command)
         assert fleet.redis_cli(user, "PING").strip() == "PONG"
+    counting = "return redis.call(redis.call('type', KEYS[1]).ok == 'zset' and 'zcard' or 'llen', KEYS[1])"
+    assert fleet.redis_cli("scaler", "EVAL", counting, "1", "intake").strip() == "0"  # as KEDA asks
     fleet.redis_cli("admin", "ACL", "LOG", "RESET")
 
 

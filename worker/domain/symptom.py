@@ -105,7 +105,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "fleet.workers.none": Rule("error", "start workers", "celery -A worker.app worker"),
     "queue.unconsumed": Rule("error", "start a worker for it", "celery -A worker.app worker --queues {queue}"),
     "fleet.unswept": Rule("error", "start beat and a worker for the queue sweep", "celery -A worker.app beat"),
-    "flower.open": Rule("error", "start Flower with FLOWER_BASIC_AUTH or FLOWER_AUTH"),
+    "flower.open": Rule("error", "start it read-only and behind a password", "locseal flower"),
     "flower.everywhere": Rule("warning", "bind Flower to this machine (--address=127.0.0.1), behind a proxy with TLS"),
     # --- keys ---
     "keys.directory.permissions": Rule("warning", "keep others out of the directory", "chmod 700 {path}"),

@@ -36,7 +36,6 @@ GRANT DELETE ON deliveries TO locseal_operator; -- a retry of the very same byte
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO locseal_reader;
 GRANT SELECT ON submission_status TO locseal_producer;
 GRANT SELECT (status, next_attempt_at, lease_expires_at, site_id, provider) ON evidence TO locseal_scaler;
-GRANT SELECT (status, next_attempt_at, lease_expires_at, site_id) ON deliveries TO locseal_scaler;
-GRANT SELECT (status, next_attempt_at, lease_expires_at, site_id) ON run_commands TO locseal_scaler;
+GRANT SELECT (status, next_attempt_at, last_woken_at, lease_expires_at, site_id) ON deliveries TO locseal_scaler;
 GRANT SELECT (scope, name, until_at) ON pauses TO locseal_scaler;
 GRANT SELECT (kind, name, is_open) ON breakers TO locseal_scaler;
