@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.from-lock
 
-.PHONY: help setup demo flower test check lock clean
+.PHONY: help setup demo flower test chaos check lock clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -33,11 +33,17 @@ flower: setup  ## the demo, and Flower and metrics beside it until Ctrl-C
 test: setup  ## all tests; what needs a missing service is skipped (and fails where CI=true)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
 
+chaos: setup  ## a fleet under random faults, and a report (ARGS="--events 1000 --faults 300 --seed 7", "--sqlite")
+	$(BIN)/python -m tests.chaos $(ARGS)
+
 check: setup  ## style, format, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: setup  ## speed and cost beside hand-written peers, into docs/performance.md (needs PostgreSQL's and Redis's programs)
+	$(BIN)/python -m benchmarks $(ARGS)
 
 lock: setup  ## resolve requirements.lock anew from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
