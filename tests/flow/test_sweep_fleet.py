@@ -17,8 +17,18 @@ from worker.domain.policy import SitePolicy
 from worker.flow.prepare_delivery import prepare_delivery
 from worker.flow.services import Services
 from worker.flow.sweep_fleet import Swept, sweep_fleet
-from worker.store.engine import writing
-from worker.store.schema import approvals, deliveries, delivery_permits, events, evidence, setbacks, sweeps
+from worker.store.engine import reading, writing
+from worker.store.recovery import read_recovery
+from worker.store.schema import (
+    approvals,
+    deliveries,
+    delivery_permits,
+    events,
+    evidence,
+    setbacks,
+    sweeps,
+    unprepared_events,
+)
 
 Rows = Callable[[Table], list[dict[str, Any]]]
 At = Callable[[float], Services]
@@ -381,5 +391,100 @@ def test_the_walk_over_open_events_goes_round(
             for n in range(2000)
         ]
         writing(engine, lambda conn, more=more: conn.execute(insert(events), more))
-    looks = [sweep_fleet(replace(services, now=lambda now=LATER + 2 * n: now)).prepares for n in range(8)]
+    looks = []
+    for n in range(8):
+        looks.append(sweep_fleet(replace(services, now=lambda now=LATER + 2 * n: now)).prepares)
+        run(engine, delete(unprepared_events))  # what keeps the walk's finds, so that only the walk is seen
     assert looks == [(), ("m-1",), (), (), (), (), (), ("m-1",)]
+
+
+def many_open(engine: Engine, rows: Rows, count: int) -> None:
+    """Put as many open events that are far from ready beside those there are, before and behind them by id."""
+    event = rows(events)[0]
+    for prefix in ("a", "z"):
+        more = [
+            event | {"event_id": f"{prefix}-{n:05}", "source_id": f"{prefix}-{n}", "plan_id": "unapproved"}
+            for n in range(count // 2)
+        ]
+        writing(engine, lambda conn, more=more: conn.execute(insert(events), more))
+
+
+def finish(engine: Engine, event_id: str, at: float) -> None:
+    """Let the evidence of an event succeed, as its settle does."""
+    done = {"status": "succeeded", "updated_at": at, "next_attempt_at": at}
+    run(engine, update(evidence).where(evidence.c.event_id == event_id).values(**done))
+
+
+def test_a_lost_prepare_is_found_at_once_among_many_open_events(
+    services: Services, keys: Keyring, at: At, engine: Engine, rows: Rows, queue: RecordingQueue
+) -> None:
+    """The walk is rounds away from it, but its last row succeeded since the sweep before; and again after the bound."""
+    approved_event(services, keys, event_id="m-1")
+    many_open(engine, rows, 6000)
+    sweep_fleet(at(LATER))
+    queue.take()
+    finish(engine, "m-1", LATER + 1)
+    assert sweep_fleet(at(LATER + 2)).prepares == ("m-1",)
+    assert [sweep_fleet(at(LATER + 2 + seconds)).prepares for seconds in (2, 4, 6, 8)] == [(), (), (), ()]
+    assert sweep_fleet(at(LATER + 12)).prepares == ("m-1",)
+    with reading(engine) as conn:
+        recovery = read_recovery(conn, now=LATER + 13)
+    assert (recovery.found_unwoken_seconds, recovery.sweep_wakes) == (10.0, 1)
+    assert recovery.unwoken_seconds["event"] == 1.0
+    prepare_delivery(at(LATER + 13), "m-1")
+    queue.take()
+    sweep_fleet(at(LATER + 24))
+    assert rows(unprepared_events) == []
+    assert wakes(queue) == [(PUBLISH, "m-1")]
+
+
+def test_a_row_that_committed_late_is_met_by_the_second_look(
+    services: Services, keys: Keyring, at: At, engine: Engine, rows: Rows
+) -> None:
+    """It succeeded before the last look and became visible after it: found within a minute, wherever the walk is."""
+    approved_event(services, keys, event_id="m-1")
+    many_open(engine, rows, 200)
+    run(engine, update(events).where(events.c.event_id == "m-1").values(state="withdrawn"))  # out of every look's sight
+    for seconds in range(0, 20, 2):
+        sweep_fleet(at(LATER + seconds))
+    finish(engine, "m-1", LATER + 5)
+    run(
+        engine,
+        update(events).where(events.c.event_id == "m-1").values(state="open"),
+        update(sweeps).where(sweeps.c.name == "readiness").values(cursor="zz"),
+    )
+    looks = []
+    for seconds in range(20, 60, 2):
+        looks.append(sweep_fleet(at(LATER + seconds)).prepares)
+        run(engine, update(sweeps).where(sweeps.c.name == "readiness").values(cursor="zz"))  # the walk is elsewhere
+    assert ("m-1",) in looks
+
+
+def test_a_sweep_stops_at_the_first_wake_that_is_lost(
+    at: At, due: None, prepared_other: None, queue: RecordingQueue, rows: Rows
+) -> None:
+    """With the broker gone nothing more is stamped: what it would have come to is found by the next sweep at once."""
+    queue.is_up = False
+    swept = sweep_fleet(at(LATER))
+    assert (swept.is_turn, swept.prepares, swept.publishes, swept.collects) == (True, (), (), ())
+    assert {row["last_woken_at"] for row in rows(evidence) if row["event_id"] == "event-1"} == {NOW}
+    queue.is_up = True
+    assert sweep_fleet(at(LATER + 2)).collects == ("event-1",)
+    assert sweep_fleet(at(LATER + 12)).publishes == ("event-2",)
+
+
+def test_a_sweep_keeps_what_it_measured(at: At, due: None, engine: Engine) -> None:
+    """How long what it woke had been unwoken, by the last wake or the time it fell due; and when it was."""
+    with reading(engine) as conn:
+        assert read_recovery(conn, now=LATER).sweep_age_seconds is None
+        assert read_recovery(conn, now=LATER).unwoken_seconds["evidence"] == 100.0
+    sweep_fleet(at(LATER))
+    with reading(engine) as conn:
+        kept = read_recovery(conn, now=LATER + 3)
+    assert (kept.found_unwoken_seconds, kept.sweep_wakes, kept.unwoken_seconds["evidence"]) == (100.0, 1, 3.0)
+    assert kept.sweep_age_seconds is not None
+    assert kept.sweep_age_seconds >= 3.0
+    assert kept.unwoken_seconds == {"evidence": 3.0, "delivery": 0.0, "event": 0.0, "run_command": 0.0}
+    sweep_fleet(at(LATER + 4))
+    with reading(engine) as conn:
+        assert read_recovery(conn, now=LATER + 4).sweep_wakes == 0

@@ -24,7 +24,7 @@ from worker.store.deliveries import (
     retire_failed,
 )
 from worker.store.delivery_answers import Answer, Word, word_of
-from worker.store.due import stamp_due_deliveries, stamp_due_evidence, stamp_ready_events
+from worker.store.due import stamp_due_deliveries, stamp_due_evidence
 from worker.store.engine import reading, writing
 from worker.store.schema import (
     approvals,
@@ -38,6 +38,7 @@ from worker.store.schema import (
 )
 from worker.store.sends import SendLease, send_again, settle, take_turn
 from worker.store.standings import Terms
+from worker.store.unprepared import stamp_ready_events
 
 HASH = "a" * 64
 Rows = Callable[[Table], list[dict[str, Any]]]
@@ -508,6 +509,12 @@ def test_an_unsigned_answer_is_no_word(engine: Engine) -> None:
             ),
             "events_open",
         ),
+        (
+            lambda conn: stamp_ready_events(
+                conn, room=9, recovery_seconds=10, accepted=lambda _site: frozenset(), now=NOW
+            ),
+            "evidence_succeeded",
+        ),
         (lambda conn: take_turn(conn, terms(), now=NOW), "deliveries_unsettled"),
     ],
 )
@@ -530,5 +537,5 @@ def test_every_look_follows_its_partial_index(
 
     writing(engine, work)
     assert any(f"INDEX {index} " in plan for plan in plans), plans
-    few = ("looked_at", "json_each", "VIRTUAL")  # what was picked already, and what was passed in
+    few = ("looked_at", "json_each", "VIRTUAL", "unprepared_events")  # what was picked already, and what was passed in
     assert not [plan for plan in plans if plan.startswith("SCAN") and not any(name in plan for name in few)]

@@ -16,6 +16,7 @@ from worker.store.engine import writing
 from worker.store.events import find_event
 from worker.store.operator_requests import once
 from worker.store.renewals import reopen
+from worker.store.unprepared import keep_unprepared
 
 
 def renew_evidence(
@@ -44,6 +45,8 @@ def renew_evidence(
                     "evidence.nothing_to_renew",
                     "every approval lasts longer than the lead, or is being asked for; --all renews them all the same",
                 )
+            if not done.reopened:
+                keep_unprepared(conn, event_id, now=services.now())  # no row of it succeeds any more that would tell
             return {"reopened": [asdict(one) for one in done.reopened], "delivery_id": done.delivery_id}
 
         return once(conn, request_id, "evidence.renew", arguments, do, now=services.now())

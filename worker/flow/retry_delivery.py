@@ -10,6 +10,7 @@ from worker.domain.messages import DELIVERY_PREPARE
 from worker.flow.services import Services
 from worker.store.deliveries import Delivery, find_delivery, lock_event, retire_failed
 from worker.store.engine import writing
+from worker.store.unprepared import keep_unprepared
 
 
 def retry_delivery(services: Services, event_id: str) -> Advance:
@@ -34,6 +35,7 @@ def retry_delivery(services: Services, event_id: str) -> Advance:
                 "cms.outcome_unknown",
                 "the CMS may have taken an earlier delivery of this event; first: locseal deliveries reconcile",
             )
+        keep_unprepared(conn, event_id, now=services.now())
         return newest
 
     newest = writing(services.engine, work)

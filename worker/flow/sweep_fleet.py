@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from worker.domain.messages import DELIVERY_PREPARE, DELIVERY_PUBLISH, EVIDENCE_COLLECT
-from worker.flow.running.waking import wake_visits
+from worker.domain.messages import DELIVERY_PREPARE, DELIVERY_PUBLISH, EVIDENCE_COLLECT, RUN_STEP
 from worker.flow.services import Services
-from worker.store.due import stamp_due_deliveries, stamp_due_evidence, stamp_ready_events, take_turn_to_sweep
+from worker.flow.sweeping.wakes import Wakes
+from worker.store.due import stamp_due_deliveries, stamp_due_evidence, take_turn_to_sweep
+from worker.store.due_runs import stamp_due_commands
 from worker.store.engine import writing
 from worker.store.leases import DELIVERIES, EVIDENCE, QUARANTINED
+from worker.store.recovery import Found
 from worker.store.revisions import close_ended
 from worker.store.run_commands import RUN_COMMANDS
+from worker.store.unprepared import stamp_ready_events
 
 MOST_WAKES = 200
 MOST_EXPIRED = 1000  # leases of each kind that one sweep takes away
@@ -22,7 +24,7 @@ MOST_EXPIRED = 1000  # leases of each kind that one sweep takes away
 
 @dataclass(frozen=True, kw_only=True)
 class Swept:
-    """What one sweep did; nothing at all where the interval's turn was taken. Wakes are event ids."""
+    """What one sweep did; nothing at all where the interval's turn was taken. Wakes are those that were really sent."""
 
     is_turn: bool
     expired_evidence: int = 0
@@ -44,11 +46,12 @@ def sweep_fleet(
 ) -> Swept:
     """Expire leases, then wake what is ready or due and was not woken within the recovery bound.
 
-    `room` is how many messages the queues still have room for (`visits_room` that of the runs); at most 200 wakes are sent, none where it is 0 or less.
-    Steps of runs, ready events and due deliveries take at most a third each, evidence the rest. Executes nothing itself. Raises
-    `Unavailable`. Safe to run twice at once: one of the two finds the interval's turn taken and returns.
+    `room` is how many messages the queues still have room for (`visits_room` that of the runs); at most 200 wakes are
+    sent, none where it is 0 or less, and none after one that the broker did not take. Steps of runs, ready events and
+    due deliveries take at most a third each, evidence the rest. Executes nothing itself, and keeps what it measured
+    (`store.recovery`). Raises `Unavailable`. Safe to run twice at once: one of the two finds the turn taken.
     """
-    engine, now = services.engine, services.now()
+    engine, now, began = services.engine, services.now(), services.monotonic()
     if not writing(engine, lambda conn: take_turn_to_sweep(conn, interval_seconds=interval_seconds, now=now)):
         return Swept(is_turn=False)
     services.checkpoint("sweep.turn")
@@ -62,19 +65,22 @@ def sweep_fleet(
     expired = writing(engine, expire)
     services.checkpoint("sweep.expired")
     services.meters.expired(evidence=len(expired[0]), deliveries=len(expired[2]))
-    room = min(room, MOST_WAKES)
-    third = max(1, room // 3)
+    wakes = Wakes(services, room=min(room, MOST_WAKES))
+    third = max(1, wakes.room // 3)
 
-    def ready(conn: Connection) -> tuple[str, ...]:
+    def visit(conn: Connection, most: int) -> Found:
+        return stamp_due_commands(conn, room=most, recovery_seconds=recovery_seconds, now=now)
+
+    def ready(conn: Connection, most: int) -> Found:
         return stamp_ready_events(
             conn,
-            room=third,
+            room=most,
             recovery_seconds=recovery_seconds,
             accepted=lambda site_id: services.policies.for_site(site_id).accepted,
             now=now,
         )
 
-    def deliver(conn: Connection) -> tuple[str, ...]:
+    def deliver(conn: Connection, most: int) -> Found:
         return stamp_due_deliveries(
             conn,
             room=most,
@@ -83,37 +89,21 @@ def sweep_fleet(
             now=now,
         )
 
-    visits = wake_visits(services, min(third, visits_room) if room > 0 else 0, recovery_seconds)
-    room -= len(visits)
-    prepares = _wake(services, DELIVERY_PREPARE, ready, room)
-    most = min(third, room - len(prepares))
-    publishes = _wake(services, DELIVERY_PUBLISH, deliver, most)
-    left = room - len(prepares) - len(publishes)
+    def collect(conn: Connection, most: int) -> Found:
+        return stamp_due_evidence(conn, room=most, recovery_seconds=recovery_seconds, now=now)
 
-    def collect(conn: Connection) -> tuple[str, ...]:
-        return stamp_due_evidence(conn, room=left, recovery_seconds=recovery_seconds, now=now)
-
-    collects = _wake(services, EVIDENCE_COLLECT, collect, left)
+    visits = wakes.send(RUN_STEP, visit, min(third, visits_room))
+    prepares = wakes.send(DELIVERY_PREPARE, ready, third)
+    publishes = wakes.send(DELIVERY_PUBLISH, deliver, third)
+    collects = wakes.send(EVIDENCE_COLLECT, collect, wakes.room)
+    wakes.keep(took_seconds=services.monotonic() - began)
     return Swept(
         is_turn=True,
         expired_evidence=len(expired[0]),
         expired_deliveries=len(expired[2]),
         quarantined=tuple(sorted(row_id for one in expired for row_id, to in one.items() if to == QUARANTINED)),
-        visits=visits,
-        prepares=prepares,
-        publishes=publishes,
-        collects=collects,
+        visits=tuple(one["run_id"] for one in visits),
+        prepares=tuple(one["event_id"] for one in prepares),
+        publishes=tuple(one["event_id"] for one in publishes),
+        collects=tuple(one["event_id"] for one in collects),
     )
-
-
-def _wake(
-    services: Services, message: str, find: Callable[[Connection], tuple[str, ...]], room: int
-) -> tuple[str, ...]:
-    """Stamp what is found, then send its wakes; a wake that is lost between the two is found after the bound."""
-    if room <= 0:
-        return ()
-    found = writing(services.engine, find)
-    services.checkpoint(f"sweep.{message}")
-    for event_id in found:
-        services.queue.wake(message, event_id=event_id)
-    return found

@@ -16,7 +16,6 @@ from sqlalchemy import (
     Float,
     String,
     and_,
-    exists,
     literal_column,
     or_,
     select,
@@ -25,35 +24,27 @@ from sqlalchemy import (
 )
 
 from worker.domain.breaker import CMS, PROVIDER
-from worker.domain.turn import OUTCOME_UNKNOWN
-from worker.store.approvals import stands
 from worker.store.breakers import is_shut_off
 from worker.store.conditions import is_being_renewed
 from worker.store.deliveries import is_spoken_for
 from worker.store.engine import clock, json_rows, row_source
 from worker.store.pauses import is_paused
 from worker.store.permits import has_permit
-from worker.store.readiness import ACCEPTED, accepted_rows, accepted_source, is_ready
+from worker.store.recovery import Found, events_found, longest_unwoken, unwoken_since
 from worker.store.revisions import close_ended
 from worker.store.schema import (
     DUE,
     WAKE_ORDER,
-    approvals,
     deliveries,
     events,
     evidence,
-    plan_jobs,
     sweeps,
 )
 from worker.store.upserts import insert_into
 
 FLEET: Final = "fleet"
-READINESS: Final = "readiness"
 EVIDENCE_ROWS: Final = 2000  # due rows one sweep looks at
 DELIVERY_ROWS: Final = 1000
-EVENT_ROWS: Final = 2000  # open events one sweep asks for readiness
-
-Accepted = Callable[[str], frozenset[str]]  # the policy digests that satisfy a site
 
 
 def take_turn_to_sweep(conn: Connection, *, interval_seconds: float, now: float | None, name: str = FLEET) -> bool:
@@ -73,7 +64,7 @@ def take_turn_to_sweep(conn: Connection, *, interval_seconds: float, now: float 
     return conn.execute(taken).one_or_none() is not None
 
 
-def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, now: float | None) -> tuple[str, ...]:
+def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, now: float | None) -> Found:
     """Return at most `room` open events with due evidence that were not woken lately, and stamp their due rows.
 
     Rows that nobody may claim (of an event that has a delivery, paused, or of a
@@ -83,7 +74,13 @@ def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, 
     at = clock(conn, now)
     is_due = and_(text(DUE.replace("status", "evidence.status")), evidence.c.next_attempt_at <= at)
     looked_at = (
-        select(evidence.c.request_id, evidence.c.event_id, evidence.c.site_id, evidence.c.provider)
+        select(
+            evidence.c.request_id,
+            evidence.c.event_id,
+            evidence.c.site_id,
+            evidence.c.provider,
+            unwoken_since(evidence).label("since"),
+        )
         .where(is_due, _not_lately(evidence.c.last_woken_at, at, recovery_seconds))
         .order_by(evidence.c.next_attempt_at, evidence.c.created_at, evidence.c.request_id)
         .limit(EVIDENCE_ROWS)
@@ -99,7 +96,8 @@ def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, 
     held = or_(
         is_paused(looked_at.c.site_id, looked_at.c.provider, at), is_shut_off(PROVIDER, looked_at.c.provider, at)
     )
-    rows = conn.execute(select(looked_at, and_(state == "open", spoken_for.is_(None), ~held).label("is_wanted"))).all()
+    is_wanted = and_(state == "open", spoken_for.is_(None), ~held).label("is_wanted")
+    rows = conn.execute(select(looked_at, is_wanted, at.label("at"))).all()
     wakes = tuple(dict.fromkeys(row.event_id for row in rows if row.is_wanted))[:room]
     named = row_source(conn, "named", {"id": String}, "named")
     passed = [row.request_id for row in rows if not row.is_wanted]
@@ -117,7 +115,9 @@ def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, 
                 update(evidence).where(evidence.c.request_id.in_(stamped)).values(last_woken_at=at),
                 {"named": _named(ids)},
             )
-    return wakes
+    woken = frozenset(wakes)
+    since = [row.since for row in rows if row.is_wanted and row.event_id in woken]
+    return events_found(wakes, longest_unwoken(rows[0].at, since) if rows else 0.0)
 
 
 def stamp_due_deliveries(
@@ -127,7 +127,7 @@ def stamp_due_deliveries(
     recovery_seconds: float,
     is_guided: Callable[[str], bool],
     now: float | None,
-) -> tuple[str, ...]:
+) -> Found:
     """Return at most `room` events whose delivery is due and was not woken lately, and stamp those deliveries.
 
     The longest waiting come first. Passed over, and stamped, unless in doubt: what is paused, and a guided site's
@@ -145,6 +145,8 @@ def stamp_due_deliveries(
                 and_(deliveries.c.in_doubt.is_(False), is_paused(deliveries.c.site_id, None, at)),
                 is_shut_off(CMS, deliveries.c.site_id, at),
             ).label("is_held"),
+            order.label("since"),
+            at.label("at"),
         )
         .where(
             text(DUE),
@@ -156,6 +158,7 @@ def stamp_due_deliveries(
         .limit(DELIVERY_ROWS)
     ).all()
     wakes: list[str] = []
+    since: list[float] = []
     seen: list[str] = []
     for row in rows:
         is_wanted = not row.is_held and (bool(row.is_permitted) or not is_guided(row.site_id))
@@ -164,6 +167,7 @@ def stamp_due_deliveries(
         seen.append(row.delivery_id)
         if is_wanted:
             wakes.append(row.event_id)
+            since.append(row.since)
     named = row_source(conn, "named", {"id": String}, "named")
     stamped = (
         select(deliveries.c.delivery_id)
@@ -175,74 +179,7 @@ def stamp_due_deliveries(
             update(deliveries).where(deliveries.c.delivery_id.in_(stamped)).values(last_woken_at=at),
             {"named": _named(seen)},
         )
-    return tuple(wakes)
-
-
-def stamp_ready_events(
-    conn: Connection, *, room: int, recovery_seconds: float, accepted: Accepted, now: float | None
-) -> tuple[str, ...]:
-    """Return at most `room` open events that are ready, without a delivery and not woken lately, and stamp them.
-
-    Each call goes on where the last one stopped and looks at a bounded number of open events, round and round.
-    """
-    at = clock(conn, now)
-    conn.execute(insert_into(conn, sweeps).values(name=READINESS, swept_at=0.0).on_conflict_do_nothing())
-    cursor = conn.execute(select(sweeps.c.cursor).where(sweeps.c.name == READINESS)).scalar_one() or ""
-    window = conn.execute(
-        select(events.c.event_id, events.c.site_id)
-        .where(text("state = 'open'"), events.c.event_id > cursor)
-        .order_by(events.c.event_id)
-        .limit(EVENT_ROWS)
-    ).all()
-    sites = {row.site_id: accepted(row.site_id) for row in window}
-    named = row_source(conn, "named", {"id": String}, "named")
-    ready = (
-        select(events.c.event_id)
-        .where(
-            events.c.event_id.in_(select(named.c.id)),
-            is_ready(conn, accepted_source(conn), now=now),
-            ~_waits_for_operator(at),
-            _not_lately(events.c.last_woken_at, at, recovery_seconds),
-        )
-        .order_by(events.c.event_id)
-        .limit(room)
-    )
-    looked_at = {"named": _named(row.event_id for row in window), ACCEPTED: accepted_rows(sites)}
-    wakes = tuple(conn.execute(ready, looked_at).scalars()) if window else ()
-    follows = window[-1].event_id if len(window) == EVENT_ROWS else ""
-    if wakes:
-        conn.execute(
-            update(events)
-            .where(events.c.event_id.in_(select(named.c.id)), events.c.state == "open")
-            .values(last_woken_at=at),
-            {"named": _named(wakes)},
-        )
-        follows = wakes[-1] if len(wakes) == room else follows
-    conn.execute(update(sweeps).where(sweeps.c.name == READINESS).values(cursor=follows, swept_at=at))
-    return wakes
-
-
-def _waits_for_operator(at: ColumnElement[float]) -> ColumnElement[bool]:
-    """Return the condition on `events` that a failed delivery is not followed by itself: no approval is newer."""
-    newer = exists().where(
-        plan_jobs.c.plan_id == events.c.plan_id,
-        approvals.c.job_id == plan_jobs.c.job_id,
-        approvals.c.approved_at >= deliveries.c.created_at,
-        stands(at),
-    )
-    return (
-        exists()
-        .where(
-            deliveries.c.event_id == events.c.event_id,
-            deliveries.c.status == "failed",
-            or_(
-                deliveries.c.in_doubt.is_(True),
-                deliveries.c.last_error_code == OUTCOME_UNKNOWN,
-                ~newer.correlate(events, deliveries),
-            ),
-        )
-        .correlate(events)
-    )
+    return events_found(wakes, longest_unwoken(rows[0].at, since) if rows else 0.0)
 
 
 def _not_lately(column: Column[float], at: ColumnElement[float], seconds: float) -> ColumnElement[bool]:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, or_, select, text, update
+from sqlalchemy import Connection, String, or_, select, text, update
 
-from worker.store.engine import clock
+from worker.store.engine import clock, json_rows, row_source
+from worker.store.recovery import Found, longest_unwoken, unwoken_since
 from worker.store.schema import DUE, run_commands
 
 DueCommand = tuple[str, str, str]  # run id, step id, attempt id
 
 
-def stamp_due_commands(
-    conn: Connection, *, room: int, recovery_seconds: float, now: float | None
-) -> tuple[DueCommand, ...]:
+def stamp_due_commands(conn: Connection, *, room: int, recovery_seconds: float, now: float | None) -> Found:
     """Return at most `room` commands that are due and were not woken lately, longest due first, and stamp them."""
     at = clock(conn, now)
-    due = (
-        select(run_commands.c.attempt_id)
+    rows = conn.execute(
+        select(
+            run_commands.c.run_id,
+            run_commands.c.step_id,
+            run_commands.c.attempt_id,
+            unwoken_since(run_commands).label("since"),
+            at.label("at"),
+        )
         .where(
             text(DUE),
             run_commands.c.next_attempt_at <= at,
@@ -25,11 +30,13 @@ def stamp_due_commands(
         .order_by(run_commands.c.next_attempt_at, run_commands.c.created_at, run_commands.c.attempt_id)
         .limit(room)
         .with_for_update(skip_locked=True)
+    ).all()
+    if not rows:
+        return Found()
+    named = row_source(conn, "named", {"id": String}, "named")
+    conn.execute(
+        update(run_commands).where(run_commands.c.attempt_id.in_(select(named.c.id))).values(last_woken_at=at),
+        {"named": json_rows([{"id": row.attempt_id} for row in rows])},
     )
-    stamped = (
-        update(run_commands)
-        .where(run_commands.c.attempt_id.in_(due))
-        .values(last_woken_at=at)
-        .returning(run_commands.c.run_id, run_commands.c.step_id, run_commands.c.attempt_id)
-    )
-    return tuple(sorted(tuple(row) for row in conn.execute(stamped)))
+    wakes = tuple({"run_id": row.run_id, "step_id": row.step_id, "attempt_id": row.attempt_id} for row in rows)
+    return Found(wakes=wakes, unwoken_seconds=longest_unwoken(rows[0].at, [row.since for row in rows]))

@@ -7,7 +7,7 @@ bound and one interval of the sweeper.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,13 +45,19 @@ LOOKED_AT: Final = 2000  # due rows of a kind, the longest due first, that `read
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What one look of a sweep found and stamped, in the order in which it is woken.
+    """What one look of a sweep found and stamped: the ids that each wake carries, in the order in which they are sent.
 
     `unwoken_seconds` is how long the one that waited longest for a wake had been unwoken, 0 where nothing was found.
     """
 
-    ids: tuple[str, ...] = ()
+    wakes: tuple[Mapping[str, str], ...] = ()
     unwoken_seconds: float = 0.0
+
+
+def events_found(event_ids: Iterable[str], unwoken_seconds: float) -> Found:
+    """Return what was found where each wake carries an event's id."""
+    wakes = tuple({"event_id": event_id} for event_id in event_ids)
+    return Found(wakes=wakes, unwoken_seconds=unwoken_seconds if wakes else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
