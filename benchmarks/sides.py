@@ -1,0 +1,347 @@
+"""The sides of a comparison: the product, plain Celery in its two ways and pools, the bare loop. One turn after the other.
+
+Each side has its own database and its own numbered Redis database on the same servers, and keeps its processes for the
+whole run; while it is not its turn they are stopped by signal, so that none costs the others anything.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+from celery import Celery
+
+from benchmarks.answers import ANSWERS, STUB
+from benchmarks.our_services import services_on
+from benchmarks.peer_documents import DATABASE, KEYS, TABLES
+from benchmarks.servers import ROOT, Servers, cpu_seconds
+from benchmarks.work import Event, Work
+from worker.adapters.queue import open_queue
+from worker.cli.local_fleet import Child
+from worker.domain.messages import EVIDENCE_COLLECT
+from worker.flow.accept_submission import accept_submission
+from worker.store.engine import open_engine
+from worker.store.schema_version import migrate
+
+PATIENCE_SECONDS: Final = 300.0
+TOLD: Final = """
+CREATE FUNCTION told() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_notify('stored', NEW.event_id); RETURN NEW; END $$;
+CREATE TRIGGER told AFTER INSERT ON deliveries FOR EACH ROW EXECUTE FUNCTION told();
+"""
+
+
+class Watch:
+    """Waits for stored deliveries: PostgreSQL tells of each once it is committed, so nobody polls."""
+
+    def __init__(self, url: str, children: Sequence[Child]) -> None:
+        self._conn = psycopg.connect(url, autocommit=True)
+        self._conn.execute("LISTEN stored")
+        self._children = children
+
+    def wait(self, event_ids: Sequence[str], seconds: float = PATIENCE_SECONDS) -> float:
+        """Return the time (`time.perf_counter`) when the last of these deliveries was there; `SystemExit` if not."""
+        missing = set(event_ids)
+        until = time.monotonic() + seconds
+        while missing:
+            for notice in self._conn.notifies(timeout=1.0, stop_after=1):
+                missing.discard(notice.payload)
+            for child in self._children:
+                if not child.is_running():
+                    raise SystemExit(f"benchmarks: {child.name} ended: {child.log_text()[-2000:]}")
+            if time.monotonic() > until:
+                raise SystemExit(f"benchmarks: {len(missing)} deliveries did not come in {seconds:g} s")
+        return time.perf_counter()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._conn.close()
+
+
+class Side:
+    """One side. `name` is what tables call it."""
+
+    name = ""
+    number = 0  # of its Redis database
+
+    def __init__(self, servers: Servers, *, processes: int = 2, stub_url: str = "", label: str = "") -> None:
+        """Make its empty database; `label` tells sides of one kind apart."""
+        self.servers = servers
+        self.processes = processes
+        self.stub_url = stub_url
+        self.label = label
+        self.database = f"bench_{self.name}{label}".replace(" ", "_").replace(",", "").lower()
+        self.children: list[Child] = []
+        self.create()
+
+    def create(self) -> None:
+        """Make the database."""
+        self.servers.create_database(self.database)
+
+    # --- processes --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the processes and wait until they work."""
+        raise NotImplementedError
+
+    def spawn(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
+        """Start one process with variables of its own."""
+        own = {
+            "PYTHONPATH": str(ROOT),
+            ANSWERS: str(self.servers.answers),
+            KEYS: str(self.servers.directory / "keys"),
+            DATABASE: self.servers.url(self.database),
+            STUB: self.stub_url,
+            **environment,
+        }
+        variables = [f"{key}={value}" for key, value in own.items()]
+        title = f"{self.name}{self.label}-{name}".replace(" ", "-")
+        child = self.servers.fleet.start(title, ["env", *variables, *command])
+        self.children.append(child)
+        return child
+
+    def pause(self) -> None:
+        """Stop all processes where they are."""
+        for child in self.children:
+            child.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let all processes go on."""
+        for child in self.children:
+            child.send(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End the processes and drop the database."""
+        while self.children:
+            child = self.children.pop()
+            child.kill()
+            self.servers.fleet.children.remove(child)
+        self.servers.drop_database(self.database)
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU seconds of all processes of this side so far."""
+        return sum(cpu_seconds(child.process.pid) for child in self.children)
+
+    # --- work -------------------------------------------------------------------------------------------------------
+
+    def seed(self, events: Sequence[Event]) -> None:
+        """Put the rows of events into the database; no message yet."""
+        raise NotImplementedError
+
+    def send(self, event: Event) -> None:
+        """Send what starts the work on an event."""
+        raise NotImplementedError
+
+    def watch(self) -> Watch:
+        """Return what waits for this side's deliveries."""
+        return Watch(self.servers.url(self.database), self.children)
+
+    def check(self, work: Work) -> None:
+        """Raise unless there is exactly one approval for each locale and one delivery for each event of the work."""
+        with psycopg.connect(self.servers.url(self.database)) as conn:
+            counts = [
+                conn.execute(
+                    f"SELECT count(*), count(DISTINCT {column}) FROM {table} WHERE {column} = ANY (%s)".encode(), (ids,)
+                ).fetchone()
+                for table, column, ids in (
+                    ("approvals", "request_id", work.request_ids),
+                    ("deliveries", "event_id", work.event_ids),
+                )
+            ]
+        expected = [(len(work.request_ids),) * 2, (len(work.event_ids),) * 2]
+        if counts != expected:
+            raise SystemExit(f"benchmarks: {self.name} stored {counts}, expected {expected}")
+
+
+@dataclass
+class Kept:
+    """A queue that keeps nothing: seeding wakes nobody."""
+
+    def wake(self, _message: str, **_ids: str) -> bool:
+        """Take the message."""
+        return True
+
+
+class Ours(Side):
+    """The product: shipped worker processes and beat on their defaults, publication left to a release run."""
+
+    name = "locseal"
+    number = 1
+
+    def __init__(
+        self,
+        servers: Servers,
+        *,
+        processes: int = 2,
+        stub_url: str = "",
+        label: str = "",
+        number: int = 1,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make its migrated database; `number` is that of its Redis database, `settings` are `LOCSEAL_*` without prefix."""
+        super().__init__(servers, processes=processes, stub_url=stub_url, label=label)
+        self.number = number
+        self.settings = dict(settings or {})
+        self.engine = open_engine(self.address())
+        migrate(self.engine)
+        self.tell()
+        self.queue = open_queue(servers.broker_url(self.number))
+        self._services = services_on(self.engine, servers.keys, Kept())
+
+    def address(self) -> str:
+        """Return the database's address as the product is given it."""
+        return self.servers.url(self.database).replace("postgresql://", "postgresql+psycopg://")
+
+    def tell(self) -> None:
+        """Let the database tell of stored deliveries."""
+        with psycopg.connect(self.servers.url(self.database), autocommit=True) as conn:
+            conn.execute(TOLD)
+
+    def environment(self) -> dict[str, str]:
+        """Return the settings of this side's processes, as environment variables."""
+        keys = self.servers.directory / "keys"
+        policy = self.servers.directory / "policy.json"
+        # The work ends in the outbox on all sides: nothing is sent to a CMS.
+        policy.write_text(json.dumps({"default": {"publication": "guided"}}))
+        chosen = {
+            "DATABASE_URL": self.address(),
+            "BROKER_URL": self.servers.broker_url(self.number),
+            "STATE_DIR": str(self.servers.directory / "state"),
+            "KEYS_PRIVATE_DIR": str(keys / "private"),
+            "KEYS_TRUST_DIR": str(keys / "trust"),
+            "POLICY_FILE": str(policy),
+            "ALLOW_LOOPBACK_HTTP": "true",
+            "CMS": json.dumps({"default": {"url": "http://127.0.0.1:9"}}),
+            "PROVIDERS": json.dumps({"default": {"url": f"{self.stub_url or 'http://127.0.0.1:9'}/provider"}}),
+            **self.settings,
+        }
+        return {f"LOCSEAL_{name}": value for name, value in chosen.items()}
+
+    def start(self) -> None:
+        """Start the worker processes and one beat."""
+        app = "worker.app" if self.stub_url else "benchmarks.our_worker"
+        celery = [sys.executable, "-m", "celery", "-A", app]
+        for number in range(self.processes):
+            node = ["--without-gossip", "--without-mingle", "--hostname", f"w{number}@%h"]
+            self.spawn(f"worker-{number}", [*celery, "worker", *node], self.environment())
+        self.spawn("beat", [*celery, "beat", "--pidfile", ""], self.environment())
+
+    def seed(self, events: Sequence[Event]) -> None:
+        """Take the events in through the product's own intake; the wakes are held back."""
+        for one in events:
+            answer = accept_submission(self._services, one.submission)
+            if answer.state != "accepted":
+                raise SystemExit(f"benchmarks: the intake refused an event: {answer}")
+
+    def send(self, event: Event) -> None:
+        """Send the wake that intake sends."""
+        self.queue.wake(EVIDENCE_COLLECT, event_id=event.change.event_id)
+
+    def close(self) -> None:
+        """End the processes and drop the database."""
+        self.engine.dispose()
+        super().close()
+
+
+class Peer(Side):
+    """A hand-written peer: its own lean tables."""
+
+    def __init__(self, servers: Servers, *, processes: int = 2, stub_url: str = "", label: str = "") -> None:
+        """Make its tables."""
+        super().__init__(servers, processes=processes, stub_url=stub_url, label=label)
+        with psycopg.connect(servers.url(self.database), autocommit=True) as conn:
+            conn.execute(TABLES)
+            conn.execute(TOLD)
+
+    def seed(self, events: Sequence[Event]) -> None:
+        """Copy the rows in."""
+        with (
+            psycopg.connect(self.servers.url(self.database)) as conn,
+            conn.cursor().copy("COPY work (request_id, event_id, locale, document) FROM STDIN") as copy,
+        ):
+            for one in events:
+                for request in one.requests:
+                    locale = request.document["target_locale"]
+                    copy.write_row((request.request_id, one.change.event_id, locale, request.body.decode()))
+
+
+class BareLoop(Peer):
+    """The bare claim loop; it finds its rows by itself."""
+
+    mode = "flow"
+    name = "bare loop"
+
+    def start(self) -> None:
+        """Start the loops."""
+        for number in range(self.processes):
+            self.spawn(str(number), [sys.executable, "-m", "benchmarks.bare_loop", self.mode], {})
+
+    def send(self, event: Event) -> None:
+        """Send nothing."""
+
+
+class LockstepLoop(BareLoop):
+    """The bare loop in batches of 50."""
+
+    mode = "lockstep"
+    name = "bare loop, lockstep"
+
+
+class PlainCelery(Peer):
+    """Plain Celery; `task` and `pool` are the two ways and the two pools."""
+
+    task = "review"
+    pool = "threads"
+
+    def start(self) -> None:
+        """Start two processes of 16 threads each, or one of prefork with two children."""
+        self._app = Celery("sender", broker=self.servers.broker_url(self.number), set_as_current=False)
+        self._app.conf.update(task_default_queue="plain", task_ignore_result=True)
+        base = [sys.executable, "-m", "celery", "-A", "benchmarks.plain_celery", "worker", "--loglevel", "WARNING"]
+        base += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+        broker = {"BENCH_BROKER": self.servers.broker_url(self.number)}
+        if self.pool == "prefork":
+            self.spawn(
+                "0", [*base, "--pool", "prefork", "--concurrency", str(self.processes), "--hostname", "p@%h"], broker
+            )
+        else:
+            for number in range(self.processes):
+                own = ["--pool", "threads", "--concurrency", "16", "--hostname", f"t{number}@%h"]
+                self.spawn(str(number), [*base, *own], broker)
+
+    def send(self, event: Event) -> None:
+        """Send one message for the event, or one for each of its locales."""
+        name = f"benchmarks.plain_celery.{self.task}"
+        ids = [event.change.event_id] if self.task == "review_event" else [one.request_id for one in event.requests]
+        with self._app.producer_or_acquire() as producer:
+            for one in ids:
+                self._app.send_task(name, args=[one], queue="plain", producer=producer)
+
+
+class PerLocaleThreads(PlainCelery):
+    """One task per locale, 16 threads in each process."""
+
+    name, number = "Celery per locale, threads", 2
+
+
+class PerLocalePrefork(PlainCelery):
+    """One task per locale, forked children."""
+
+    name, number, pool = "Celery per locale, prefork", 3, "prefork"
+
+
+class PerEventThreads(PlainCelery):
+    """One task per event, 16 threads in each process."""
+
+    name, number, task = "Celery per event, threads", 4, "review_event"
+
+
+class PerEventPrefork(PlainCelery):
+    """One task per event, forked children."""
+
+    name, number, task, pool = "Celery per event, prefork", 5, "review_event", "prefork"
