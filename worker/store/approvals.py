@@ -16,6 +16,7 @@ from worker.domain.approval import TAMPERED, Approval, check_approval
 from worker.domain.errors import Blocked
 from worker.domain.key import TrustSet
 from worker.domain.signature import SignedDocument
+from worker.store.conditions import opaque
 from worker.store.engine import clock, json_rows, row_source
 from worker.store.schema import approvals, receipts
 
@@ -65,8 +66,11 @@ def approval_of(row: RowMapping | Mapping[str, Any]) -> StoredApproval:
 
 
 def stands(now: ColumnElement[float]) -> ColumnElement[bool]:
-    """Return the condition that an approval is neither expired nor revoked."""
-    return and_(approvals.c.revoked_at.is_(None), approvals.c.expires_at > now)
+    """Return the condition that an approval is neither expired nor revoked.
+
+    Whoever asks names the approvals by their job or id, hence `opaque`: never read all by expiry to find those.
+    """
+    return opaque(and_(approvals.c.revoked_at.is_(None), approvals.c.expires_at > now))
 
 
 def standing_approvals(

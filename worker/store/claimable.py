@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, FromClause, Select, String, and_, exists, literal_column, select
 
-from worker.store.conditions import is_being_renewed, is_row_sound
+from worker.store.conditions import is_being_renewed, is_row_sound, opaque
 from worker.store.engine import Bind, is_sqlite, row_source
 from worker.store.leases import EVIDENCE
 from worker.store.schema import deliveries, events
@@ -26,7 +26,7 @@ def _is_wanted(rows: FromClause) -> ColumnElement[bool]:
         deliveries.c.status != literal_column("'failed'"),
         ~is_being_renewed(),
     )
-    return and_(is_open, ~spoken_for)
+    return opaque(and_(is_open, ~spoken_for))  # rows are walked in due order, whatever else is open
 
 
 def names(bind: Bind, param: str) -> Select[tuple[str]]:

@@ -7,6 +7,7 @@ settle one of the two last locales, the later reader sees both. Being told twice
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -49,7 +50,7 @@ def ready_events(
 
 
 @prepared
-def _ready_among(bind: Dialect, now: Moment) -> Select[tuple[str]]:
+def _ready_among(bind: Dialect, now: Moment) -> Select[Any]:
     """Build the statement of `ready_events`.
 
     Plans and events are found first, as tables of their own: PostgreSQL would rather judge every open event and join

@@ -17,6 +17,7 @@ from worker.domain.change import ChangeEvent, parse_change
 from worker.domain.errors import Blocked
 from worker.domain.evidence import EvidenceKey, EvidenceRequest, build_request
 from worker.domain.result import check_result, parse_result
+from worker.store.approvals import stands
 from worker.store.engine import clock, json_rows, row_source
 from worker.store.schema import approvals, events, pushed_responses, results, submissions
 
@@ -59,8 +60,7 @@ def load_requests(conn: Connection, keys: Sequence[EvidenceKey], *, now: float |
         ),
         select(literal("approval"), approvals.c.job_id, null(), null(), no_time).where(
             approvals.c.job_id.in_(select(claimed.c.job_id)),
-            approvals.c.revoked_at.is_(None),
-            approvals.c.expires_at > clock(conn, now),
+            stands(clock(conn, now)),
         ),
         select(
             literal("pushed"),
