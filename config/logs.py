@@ -63,7 +63,8 @@ _QUIET: Final = {
 
 def clean(text: str) -> str:
     """Return a text fit to print: one line, no credentials or query of a URL, at most 500 characters."""
-    text = _QUERY.sub(r"\g<address>", _CREDENTIALS.sub(r"\g<scheme>***@", text))
+    if "://" in text:
+        text = _QUERY.sub(r"\g<address>", _CREDENTIALS.sub(r"\g<scheme>***@", text))
     text = " ".join(text.split())
     return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "..."
 
@@ -100,7 +101,7 @@ def set_up(level: str = "INFO", form: str = "json") -> None:
             *shared,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
+        logger_factory=logging.getLogger,  # structlog's own looks for the calling line, which nothing prints
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
@@ -141,6 +142,8 @@ def redact(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> Muta
 
 
 def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, BaseException):
@@ -149,7 +152,7 @@ def _printable(value: Any) -> Any:
         return {str(name): _printable(item) for name, item in value.items() if name not in FORBIDDEN}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_printable(item) for item in value]
-    return clean(str(value)) if isinstance(value, str) else clean(type(value).__name__)
+    return clean(type(value).__name__)
 
 
 class ForeignFilter(logging.Filter):
