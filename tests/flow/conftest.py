@@ -5,15 +5,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, Table, select
+from sqlalchemy.engine import URL
 
+from tests.audited import story_services, tell
 from tests.builders import NOW, Keyring
 from tests.fakes import Checkpoints, FixedPolicies, RecordingQueue
+from tests.flow.scene import Scene
 from worker.adapters.calls import CallLoop
 from worker.adapters.providers.local import LocalProvider
 from worker.adapters.verifiers.jws import JwsVerifier
@@ -21,8 +26,9 @@ from worker.domain.canonical import canonical_bytes
 from worker.domain.receipt import PURPOSES
 from worker.domain.signature import sign_detached
 from worker.flow.services import Cms, Deadlines, Services
-from worker.store.engine import reading
+from worker.store.engine import open_engine, reading
 from worker.store.schema import metadata
+from worker.store.schema_version import migrate
 
 
 @pytest.fixture
@@ -122,3 +128,38 @@ def everything(engine: Engine) -> Callable[[], dict[str, list[tuple[Any, ...]]]]
             }
 
     return read
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def told(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path
+) -> Iterator[Scene]:
+    """One story for this module on each database."""
+    if request.param == "sqlite":
+        path = tmp_path_factory.mktemp("audit") / "locseal.db"
+        shutil.copyfile(sqlite_template, path)
+        path.chmod(0o600)
+        engine = open_engine(f"sqlite:///{path}")
+    else:
+        make: Callable[[], URL] = request.getfixturevalue("new_postgres_database")
+        engine = open_engine(make())
+        migrate(engine)
+    keys = Keyring(sites=("site-1", "site-2"), providers=("reviewer", "quality-lab", "local-second-model"))
+    calls = CallLoop()
+    story = tell(story_services(engine, keys, calls), keys)
+
+    with reading(engine) as conn:
+        whole = {
+            table: [dict(row) for row in conn.execute(select(table).order_by(*table.primary_key.columns)).mappings()]
+            for table in metadata.sorted_tables
+        }
+    yield Scene(engine=engine, story=story, whole=whole)
+    calls.close()
+    engine.dispose()
+
+
+@pytest.fixture
+def scene(told: Scene) -> Iterator[Scene]:
+    """The story, put back after the test."""
+    yield told
+    told.restore()

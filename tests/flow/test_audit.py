@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, Table, delete, insert, select, text, update
-from sqlalchemy.engine import URL
+from sqlalchemy import Table, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
-from tests.audited import Story, audited, story_services, tell
+from tests.audited import audited
 from tests.builders import NOW, Keyring, acknowledgement_for
 from tests.fake_cms import FakeCms
-from worker.adapters.calls import CallLoop
+from tests.flow.scene import Row, Scene
 from worker.domain.approval import approval_id_of
 from worker.domain.canonical import canonical_text, parse_strict, sha256_hex
 from worker.domain.delivery import delivery_id_of
@@ -26,7 +24,7 @@ from worker.flow.audit_database import audit_database
 from worker.flow.auditing.areas import NOT_AUDITED, areas
 from worker.flow.publish_delivery import publish_delivery
 from worker.store.audit_pages import Scope
-from worker.store.engine import is_sqlite, open_engine, reading, writing
+from worker.store.engine import is_sqlite, reading
 from worker.store.evidence import EvidenceStore
 from worker.store.schema import (
     approvals,
@@ -51,98 +49,6 @@ from worker.store.schema import (
     submissions,
     withdrawals,
 )
-from worker.store.schema_version import migrate
-
-Row = dict[str, Any]
-
-
-@dataclass
-class Scene:
-    """A database full of history that each test may damage; it is put back afterwards, table by table."""
-
-    engine: Engine
-    story: Story
-    whole: dict[Table, list[Row]]
-
-    def rows(self, table: Table, **where: Any) -> list[Row]:
-        """Return the undamaged rows with these values, in the order of their keys."""
-        return [row for row in self.whole[table] if all(row[name] == value for name, value in where.items())]
-
-    def row(self, table: Table, **where: Any) -> Row:
-        """Return the first of them."""
-        return self.rows(table, **where)[0]
-
-    def delivery(self, event_id: str) -> Row:
-        """Return the delivery of an event."""
-        return self.row(deliveries, event_id=event_id)
-
-    def now(self, table: Table, **where: Any) -> list[Row]:
-        """Return the rows with these values as they are now."""
-        with reading(self.engine) as conn:
-            found = conn.execute(select(table).where(*(table.c[name] == value for name, value in where.items())))
-            return [dict(row) for row in found.mappings()]
-
-    def damage(self, change: Callable[[Connection], object]) -> None:
-        """Change rows behind the product's back."""
-        writing(self.engine, change)
-
-    def alter(self, table: Table, row: Row, **values: Any) -> None:
-        """Change columns of one row."""
-        self.damage(lambda conn: conn.execute(update(table).where(*_same(table, row)).values(**values)))
-
-    def remove(self, table: Table, row: Row) -> None:
-        """Delete one row."""
-        self.damage(lambda conn: conn.execute(delete(table).where(*_same(table, row))))
-
-    def restore(self) -> None:
-        """Put every row back as it was."""
-
-        def work(conn: Connection) -> None:
-            for table, rows in self.whole.items():
-                conn.execute(delete(table))
-                if rows:
-                    conn.execute(insert(table), rows)
-
-        writing(self.engine, work)
-
-
-def _same(table: Table, row: Row) -> list[Any]:
-    return [column == row[column.name] for column in table.primary_key.columns]
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def told(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path
-) -> Iterator[Scene]:
-    """One story for this module on each database."""
-    if request.param == "sqlite":
-        path = tmp_path_factory.mktemp("audit") / "locseal.db"
-        shutil.copyfile(sqlite_template, path)
-        path.chmod(0o600)
-        engine = open_engine(f"sqlite:///{path}")
-    else:
-        make: Callable[[], URL] = request.getfixturevalue("new_postgres_database")
-        engine = open_engine(make())
-        migrate(engine)
-    keys = Keyring(sites=("site-1", "site-2"), providers=("reviewer", "quality-lab", "local-second-model"))
-    calls = CallLoop()
-    story = tell(story_services(engine, keys, calls), keys)
-
-    with reading(engine) as conn:
-        whole = {
-            table: [dict(row) for row in conn.execute(select(table).order_by(*table.primary_key.columns)).mappings()]
-            for table in metadata.sorted_tables
-        }
-    yield Scene(engine=engine, story=story, whole=whole)
-    calls.close()
-    engine.dispose()
-
-
-@pytest.fixture
-def scene(told: Scene) -> Iterator[Scene]:
-    """The story, put back after the test."""
-    yield told
-    told.restore()
 
 
 def found(scene: Scene, **options: Any) -> dict[str, int]:

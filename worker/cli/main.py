@@ -36,6 +36,8 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "rejections": ("rejections", "app", "See what intake refused."),
     "runs": ("runs", "app", "Guided release runs of a website version."),
     "audit": ("audit", "app", "Prove that every row and every promise holds."),
+    "prune": ("prune", "app", "Remove what is old and nobody needs."),
+    "hold": ("holds", "app", "Legal holds: what may not be removed."),
     "pause": ("pauses", "pause_app", "Stop new work: all, one site or one provider."),
     "resume": ("pauses", "resume_app", "Let paused work go on."),
     "policy": ("policies", "app", "Check the policy file, and see what holds for a site."),

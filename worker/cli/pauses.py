@@ -5,25 +5,22 @@ A pause is a row that every claim reads. What a worker has in hand goes on; so d
 
 from __future__ import annotations
 
-import getpass
-import re
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from worker.cli import output
 from worker.cli.installation import database
 from worker.cli.output import Json, moment
+from worker.cli.spans import said_by, span_seconds
 from worker.domain.hold import Pause, Scope
 from worker.store.engine import read_clock, reading, writing
 from worker.store.pauses import held_by, pause, pauses_in_force, resume
 
 pause_app = typer.Typer(help="Stop new work: all, one site or one provider.")
 resume_app = typer.Typer(help="Let paused work go on.")
-
-UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 Site = Annotated[str | None, typer.Option(help="Only this site.")]
 Provider = Annotated[str | None, typer.Option(help="Only this review route.")]
@@ -45,8 +42,9 @@ def stop(
         if not show:
             with reading(engine) as conn:
                 now = read_clock(conn, None)
-            said_by = owner or re.sub(r"[^A-Za-z0-9_.:-]", "-", getpass.getuser())
-            wanted = Pause(scope=scope, name=name, owner=said_by, reason=reason.strip(), until_at=_until(until, now))
+            wanted = Pause(
+                scope=scope, name=name, owner=said_by(owner), reason=reason.strip(), until_at=_until(until, now)
+            )
             writing(engine, lambda conn: pause(conn, wanted, now=None))
         with reading(engine) as conn:
             found = pauses_in_force(conn, now=None)
@@ -90,9 +88,9 @@ def _until(text: str | None, now: float) -> float | None:
     """Return the end of a pause in seconds: a duration from now, or a time."""
     if text is None:
         return None
-    span = re.fullmatch(r"(\d{1,6})([smhd])", text)
+    span = span_seconds(text)
     if span is not None:
-        return now + int(span[1]) * UNITS[span[2]]
+        return now + span
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
