@@ -3,7 +3,7 @@
 Two threads, so that what waits for the database or for Redis never holds up the others:
 
     pulse   touches the heartbeat; cuts off what is still open in the last two seconds of the grace period, and ends the
-            process when that is over, whatever it is doing
+            process when that is over, whatever it is doing; ends a worker whose watch itself does not come back
     watch   ends a worker that claims none of the work it may take; once the worker drains, announces that
 """
 
@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import structlog
 
@@ -55,6 +55,8 @@ class Lifetime:
         self._kinds, self._stop = kinds, stop
         self._heartbeat, self._can_beat = heartbeat, True
         self._never = threading.Event()
+        self._is_looking = False
+        self._looking_seconds = 0.0  # of the look under way; time in which the whole process stood still is left out
 
     def start(self) -> None:
         """Start both threads; they end with the process."""
@@ -66,6 +68,9 @@ class Lifetime:
     def _pulse(self) -> None:
         while True:
             self._beat()
+            self._looking_seconds = self._looking_seconds + PULSE_SECONDS if self._is_looking else 0.0
+            if self._looking_seconds > self._settings.stall_seconds:
+                self._end_stalled("watch", self._looking_seconds)
             if self._vitals.is_cut():
                 self._cut_off()
             if self._vitals.is_over():
@@ -107,18 +112,26 @@ class Lifetime:
         seconds = self._settings.stall_seconds
         watch = Watch()
         while not self._vitals.wait_for_drain(min(LONGEST_LOOK_SECONDS, seconds / 10)):
+            self._is_looking = True
             watch = self._look(watch)
+            self._is_looking = False
             kind = stalled_kind(watch, stall_seconds=seconds)
             if kind is not None:
-                log.error(
-                    STALLED,
-                    code=STALLED,
-                    work=kind,
-                    waited_seconds=round(watch.looked_at - watch.waiting_since[kind], 1),
-                    message="due work waits that this worker may take, and it claims nothing; it ends to be started again",
-                )
-                self._vitals.begin_drain(seconds=self._settings.grace_period_seconds, exit_code=EXIT_CODE)
-                self._stop(EXIT_CODE)
+                self._end_stalled(kind, watch.looked_at - watch.waiting_since[kind])
+
+    def _end_stalled(self, work: WorkKind | Literal["watch"], waited_seconds: float) -> None:
+        """End the worker with the exit code of a fault. `watch`: it cannot even see whether work waits any more."""
+        if self._vitals.is_draining():
+            return
+        log.error(
+            STALLED,
+            code=STALLED,
+            work=work,
+            waited_seconds=round(waited_seconds, 1),
+            message="due work waits that this worker may take, and it claims nothing; it ends to be started again",
+        )
+        self._vitals.begin_drain(seconds=self._settings.grace_period_seconds, exit_code=EXIT_CODE)
+        self._stop(EXIT_CODE)
 
     def _look(self, watch: Watch) -> Watch:
         plant = self._present()
