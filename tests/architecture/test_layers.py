@@ -19,7 +19,7 @@ MIGRATIONS = ROOT / "worker" / "store" / "migrations"
 
 # Soft limits give way to a reason; each of these has its own bound.
 LONGER = {
-    "worker/store/schema.py": (580, "the whole schema on one page"),
+    "worker/store/schema.py": (680, "the whole schema on one page"),
     "config/settings.py": (400, "every knob of one process, each with its unit, default and bounds"),
     "worker/store/leases.py": (360, "the machine in one place: every transition of a leased row"),
     "worker/store/evidence.py": (350, "the public surface of SPEC 4 with its order of argument checks"),
