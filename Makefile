@@ -10,10 +10,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.from-lock
 
-.PHONY: help setup demo flower test chaos check lock clean
+.PHONY: help setup demo flower test chaos check audit-deps sbom lock clean
 
 help:  ## say what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 setup: $(STAMP)  ## make .venv from the hash-pinned lock (quick the second time)
 
@@ -36,11 +36,18 @@ test: setup  ## all tests; what needs a missing service is skipped (and fails wh
 chaos: setup  ## a fleet under random faults, and a report (ARGS="--events 1000 --faults 300 --seed 7", "--sqlite")
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-check: setup  ## style, format, types, import contracts
+check: setup  ## style, format, types, import contracts, known vulnerabilities where they can be asked for
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python config/deploy/audit_dependencies.py --tolerant
+
+audit-deps: setup  ## ask whether a locked package is known to be vulnerable; fails where there is nobody to ask
+	$(BIN)/python config/deploy/audit_dependencies.py
+
+sbom: setup  ## the bill of materials of the lock, CycloneDX 1.6, into sbom.json
+	$(BIN)/python config/deploy/lock.py sbom > sbom.json
 
 bench: setup  ## speed and cost beside hand-written peers, into docs/performance.md (needs PostgreSQL's and Redis's programs)
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -173,12 +173,10 @@ def test_a_release_with_the_least_rights(stage: Stage, postgres: SecuredPostgres
     assert not {code for code in told if code.startswith(("database.", "broker.rights", "broker.tls", "broker.cred"))}
     locseal(stage, "audit", settings=of_role(stage, postgres, "reader"))
     as_operator = of_role(stage, postgres, "operator")
-    locseal(stage, "pause", "--reason", "trial", settings=as_operator)
-    locseal(stage, "resume", settings=as_operator)
     with postgres.connect("reader") as reader:
         approval = reader.execute("SELECT approval_id FROM approvals LIMIT 1").fetchone()
     assert approval is not None
-    locseal(stage, "approvals", "revoke", approval[0], "--reason", "trial", settings=as_operator)
+    locseal(stage, "approvals", "revoke", approval[0], "--reason", "trial", "--yes", settings=as_operator)
     refused = [line for line in fleet.redis_cli("admin", "ACL", "LOG").splitlines() if line]
     assert refused == [], "\n".join(refused)
     assert "permission denied" not in postgres.log_text()

@@ -31,6 +31,8 @@ EVIDENCE_OF_RECORD: Final = (
     "delivery_history", "withdrawals", "results", "events",
 )  # fmt: skip
 
+OPERATORS: Final = frozenset({"pauses"})  # a worker reads them and no more
+
 _STANDINGS: Final[dict[Standing, tuple[str, str] | None]] = {
     "newest": None,
     "older": ("database.unmigrated", "the database has not the newest schema"),
@@ -108,7 +110,7 @@ def _of_rights(conn: Connection) -> Iterator[Symptom]:
         ),
         {"tables": tables},
     ).all()
-    lacking = [row.name for row in rights if not row.reads or not row.adds]
+    lacking = [row.name for row in rights if not row.reads or not (row.adds or row.name in OPERATORS)]
     if lacking:
         yield found("database.rights.missing", f"our role may not read and add to {', '.join(lacking)}")
     removes = [row.name for row in rights if row.removes and row.name in EVIDENCE_OF_RECORD]
