@@ -228,6 +228,36 @@ values = st.recursive(
 )
 
 
+@given(values | strange_texts, st.sampled_from([None, 1]), st.booleans())
+@example(b'{"a":1,"a":1}', None, False)
+@example(b"[1.0]", None, False)
+@example(b"[9007199254740992]", None, False)
+@example(b'["\\u0061"]', None, False)
+@example(b'["\\ud800"]', None, False)
+@example(b'{"b":1,"a":2}', None, False)
+@example(b"[NaN]", None, False)
+@example(b'["\xff"]', None, False)
+@example(b"[" * 65 + b"]" * 65, None, False)
+def test_canonical_texts_are_read_like_all_others(value: Any, indent: Any, ascii_only: bool) -> None:
+    """A text that is canonical already gives the value, of the same types, that its parse by hand gives; or is refused."""
+    try:
+        text = value if isinstance(value, bytes) else json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()
+    except UnicodeEncodeError:
+        text = json.dumps(value).encode()
+
+    def read(raw: bytes) -> str:
+        try:
+            return repr(parse_strict(raw, max_bytes=1_000_000))
+        except Invalid as refusal:
+            return refusal.code
+
+    spaced = text.replace(b"\n", b"") + b" "  # never canonical, so never read the short way
+    assert read(text) == read(spaced)
+    if read(text) != "coordinator.json.invalid":
+        written = canonical_bytes(parse_strict(text, max_bytes=1_000_000))
+        assert read(written) == read(written + b" ")
+
+
 @given(values)
 def test_what_was_written_is_read_back(value: Any) -> None:
     """Parsing canonical bytes gives the value, and writing that gives the bytes again."""

@@ -248,6 +248,18 @@ def test_no_other_proof_verifies(place: int, letter: str) -> None:
         refused(trust_of(), f"{HEAD}..{changed}")
 
 
+def test_what_was_verified_before_lends_nothing_to_anything_else() -> None:
+    """After a signature verified, other bytes, another key or another standing of its key are refused as if it never had."""
+    for _ in range(2):
+        assert verify_detached(trust_of(), PAYLOAD, GOOD, code=CODE).kid == "k1"
+    assert refused(trust_of(), GOOD, PAYLOAD + b" ") == "the signature does not fit these bytes"
+    assert refused(trust_of(key=OTHER), GOOD) == "the signature does not fit these bytes"
+    assert refused(trust_of(status="revoked"), GOOD, signed_at=1.0) == "the key is revoked"
+    assert "retired" in refused(trust_of(status="retired", retired_at=1000), GOOD)
+    for _ in range(2):  # nor is a refusal remembered as anything but a refusal
+        refused(trust_of(), sign_detached("approval", "k1", OTHER, PAYLOAD))
+
+
 def test_another_key_of_the_same_name_is_refused() -> None:
     """The kid only points at a key; the key decides."""
     assert refused(trust_of(key=OTHER), GOOD) == "the signature does not fit these bytes"
