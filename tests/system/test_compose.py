@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import URL
 
@@ -57,7 +59,7 @@ def test_every_service_of_the_issue_is_there() -> None:
         "flower",
     }  # fmt: skip
     assert "  postgres:\n    image: postgres:" in COMPOSE
-    consumed = [services[name][services[name].index("--queues") + 1] for name in services if name.startswith("worker-")]
+    consumed = [re.findall(r"--queues (\S+)", services[name][2])[0] for name in services if name.startswith("worker-")]
     assert sorted(",".join(consumed).split(",")) == ["delivery", "evidence", "intake", "runs", "sweep"]
     assert "--maxmemory-policy noeviction" in services["redis"][2]
     assert all(word in services["flower"][2] for word in ("--read_only", "--max_tasks=", "FLOWER_BASIC_AUTH="))
@@ -81,21 +83,38 @@ def test_workers_and_beat_are_probed() -> None:
     assert 'test: ["CMD", "locseal", "health", "ready"]' in COMPOSE[beat : COMPOSE.index("\n  flower:", beat)]
 
 
-def test_compose_takes_the_file(tmp_path: Path) -> None:
-    """`docker compose config -q` (or docker-compose) accepts the file, where a client is installed."""
+def test_replicas_per_queue_and_confinement() -> None:
+    """Compose reads as many workers of each queue as it is told; every service is confined as far as it can be."""
+    read = yaml.safe_load(config({"EVIDENCE_WORKERS": "5"}))["services"]
+    replicas = {name: int(one["deploy"]["replicas"]) for name, one in read.items() if name.startswith("worker-")}
+    assert replicas == {"worker-intake": 1, "worker-evidence": 5, "worker-delivery": 1, "worker-sweep": 1}
+    for name, one in read.items():
+        assert one["read_only"] is True, name
+        assert one["security_opt"] == ["no-new-privileges:true"], name
+        if name not in {"redis", "postgres"}:
+            assert (one["cap_drop"], one["image"]) == (["ALL"], "locseal:0.1.0"), name
+        assert "privileged" not in one, name
+    nodes = [one["command"] for name, one in read.items() if name.startswith("worker-")]
+    assert all("random/uuid" in node[2] for node in nodes)  # no two replicas of one name
+
+
+def config(environment: dict[str, str] | None = None) -> str:
+    """Return the whole file as compose understands it (`docker compose config` or docker-compose)."""
     clients = [["docker", "compose"], ["docker-compose"]]
     for client in clients:
         program = shutil.which(client[0])
         if program and subprocess.run([*client, "version"], capture_output=True, check=False).returncode == 0:
             found = subprocess.run(
-                [*client, "-f", ROOT / "docker-compose.yml", "config", "-q"],
+                [*client, "-f", ROOT / "docker-compose.yml", "config"],
+                env=os.environ | (environment or {}),
                 capture_output=True,
                 text=True,
                 check=False,
             )
             assert found.returncode == 0, found.stderr
-            return
+            return found.stdout
     missing("a compose client", "neither `docker compose` nor docker-compose is installed")
+    raise AssertionError
 
 
 @pytest.fixture
