@@ -6,15 +6,13 @@ to ask it once; a *status* is what anybody may see of it: ids, counts, times and
 
 from __future__ import annotations
 
-import copy
-import json
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from worker.domain.canonical import canonical_bytes, hash_of, sha256_hex
+from worker.domain.canonical import canonical_bytes, exact_bytes, hash_of, parse_strict, sha256_hex
 from worker.domain.change import Provider
 from worker.domain.errors import Blocked, Invalid
 from worker.domain.identifier import is_token
@@ -112,7 +110,8 @@ class EvidenceRequest:
 
     def copy(self) -> EvidenceRequest:
         """Return an equal request that shares nothing changeable with this one: the provider's own."""
-        return EvidenceRequest(key=self.key, site_id=self.site_id, document=copy.deepcopy(dict(self.document)))
+        document = parse_strict(self.body, max_bytes=len(self.body))  # a quarter of the cost of a deep copy
+        return EvidenceRequest(key=self.key, site_id=self.site_id, document=document)
 
     def __repr__(self) -> str:
         """Return the id and a digest of the document as it now is: no content, and another text once it was changed."""
@@ -191,16 +190,15 @@ def request_id_of(binding: Mapping[str, Any]) -> str:
 
 def check_unmutated(request: EvidenceRequest, given: EvidenceRequest) -> None:
     """Raise `Blocked("evidence.request_mutated")` when the provider's copy is no longer what it was given."""
-    if given.key != request.key or _exact_digest(given.document) != _exact_digest(request.document):
+    is_same = given.key == request.key and given.document == request.document
+    if not is_same or _exact_digest(given.document) != _exact_digest(request.document):
         raise Blocked("evidence.request_mutated", "the provider changed its request; repair the provider's adapter")
 
 
 def _exact_digest(document: object) -> str:
     """Return a digest that only the same values of the same types share (`True` is not `1`, nor `1` `1.0`)."""
-    try:
-        return sha256_hex(json.dumps(document, sort_keys=True))
-    except (TypeError, ValueError, RecursionError):
-        return "unwritable"
+    written = exact_bytes(document)
+    return "unwritable" if written is None else sha256_hex(written)
 
 
 def judge_response(request: EvidenceRequest, response: object) -> Evidence:

@@ -26,22 +26,22 @@ from sqlalchemy import (
     select,
 )
 
-from worker.domain.canonical import parse_strict, sha256_hex
-from worker.domain.change import ChangeEvent, parse_change
+from worker.domain.canonical import sha256_hex
+from worker.domain.change import ChangeEvent
 from worker.domain.delivery import ApprovedLocale
 from worker.domain.errors import Blocked
 from worker.domain.key import TrustSet
-from worker.domain.result import check_result, parse_result
+from worker.domain.result import check_result
 from worker.store.approvals import COLUMNS, StoredApproval, approval_of, choose, stands, verify_approval
 from worker.store.conditions import is_being_renewed
 from worker.store.deliveries import is_spoken_for
 from worker.store.engine import Moment, clock
 from worker.store.prepared import prepared
 from worker.store.schema import approvals, deliveries, events, jobs, plan_jobs, results
+from worker.store.stored_documents import read_change, read_result
 
 EVENT_TAMPERED = "release.event.tampered"
 RESULT_TAMPERED = "release.result.tampered"
-MAX_STORED_BYTES = 64 * 1024 * 1024  # twice what intake lets in: escapes may be written longer than they came
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ def verified_change(plan: EventPlan) -> ChangeEvent:
     try:
         if plan.document is None or sha256_hex(plan.document) != plan.event_sha256:
             raise _tampered(EVENT_TAMPERED)
-        change = parse_change(parse_strict(plan.document, max_bytes=MAX_STORED_BYTES))
+        change = read_change(plan.document)
     except Blocked:
         raise _tampered(EVENT_TAMPERED) from None
     stored = [(job.job_id, job.target_locale) for job in plan.jobs]
@@ -130,7 +130,7 @@ def approved_locales(
         if planned.result is None or sha256_hex(planned.result) != planned.result_sha256:
             raise _tampered(RESULT_TAMPERED)
         try:
-            result = parse_result(parse_strict(planned.result, max_bytes=MAX_STORED_BYTES))
+            result = read_result(planned.result)
             check_result(job, change, result)
         except Blocked:
             raise _tampered(RESULT_TAMPERED) from None

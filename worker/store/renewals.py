@@ -15,7 +15,7 @@ from sqlalchemy import Connection, RowMapping, select, update
 
 from worker.domain.attempt import LEASED, PENDING, RETRY_WAIT
 from worker.domain.canonical import parse_strict, sha256_hex
-from worker.domain.change import ChangeEvent, parse_change
+from worker.domain.change import ChangeEvent
 from worker.domain.errors import Blocked
 from worker.domain.evidence import build_request
 from worker.domain.policy import SitePolicy
@@ -24,10 +24,11 @@ from worker.domain.turn import OUTCOME_UNKNOWN
 from worker.store.coverage import has_current_approvals
 from worker.store.deliveries import Delivery, find_delivery, lock_event
 from worker.store.engine import is_sqlite, read_clock
-from worker.store.event_plans import EVENT_TAMPERED, MAX_STORED_BYTES
+from worker.store.event_plans import EVENT_TAMPERED
 from worker.store.jobs import read_result
 from worker.store.locale_standings import locale_standings, planned_locales, revisions_used
 from worker.store.schema import deliveries, events, evidence, jobs, plan_jobs
+from worker.store.stored_documents import MAX_STORED_BYTES, read_change
 from worker.store.upserts import insert_into
 
 IN_FLIGHT: Final = "evidence.renewal.in_flight"
@@ -158,7 +159,7 @@ def _change(conn: Connection, event_id: str) -> ChangeEvent:
     row = conn.execute(select(events.c.document, events.c.event_sha256).where(events.c.event_id == event_id)).one()
     if sha256_hex(row.document) != row.event_sha256:
         raise Blocked(EVENT_TAMPERED, "the stored event is not what was accepted; audit the event")
-    return parse_change(parse_strict(row.document, max_bytes=MAX_STORED_BYTES))
+    return read_change(row.document)
 
 
 def _insert(

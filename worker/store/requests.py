@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from sqlalchemy import Connection, Float, String, cast, literal, null, select, tuple_, union_all
 
-from worker.domain.canonical import parse_strict, sha256_hex
-from worker.domain.change import ChangeEvent, parse_change
+from worker.domain.canonical import sha256_hex
+from worker.domain.change import ChangeEvent
 from worker.domain.errors import Blocked
 from worker.domain.evidence import EvidenceKey, EvidenceRequest, build_request
-from worker.domain.result import check_result, parse_result
+from worker.domain.result import check_result
 from worker.store.approvals import stands
 from worker.store.engine import clock, json_rows, row_source
 from worker.store.schema import approvals, events, pushed_responses, results, submissions
+from worker.store.stored_documents import read_change, read_result
 
 NAMES = ("request_id", "event_id", "job_id", "result_sha256")  # of a key, as the statement needs them
-MAX_STORED_BYTES = 64 * 1024 * 1024  # twice what intake lets in: escapes may be written longer than they came
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +91,7 @@ def load_requests(conn: Connection, keys: Sequence[EvidenceKey], *, now: float |
 def _change(document: str, sha256: str) -> ChangeEvent | None:
     """Return a stored change event, or None where it is not the one that was accepted."""
     try:
-        return parse_change(_parsed(document)) if sha256_hex(document) == sha256 else None
+        return read_change(document) if sha256_hex(document) == sha256 else None
     except Blocked:
         return None
 
@@ -103,13 +102,9 @@ def _request(key: EvidenceKey, change: ChangeEvent | None, document: str | None)
     if change is None or job is None or document is None:
         return None
     try:
-        result = parse_result(_parsed(document))
+        result = read_result(document)
         check_result(job, change, result)
         request = build_request(change, job, result, key.evidence_revision)
     except Blocked:
         return None
     return request if request.key == key else None
-
-
-def _parsed(document: str) -> Any:
-    return parse_strict(document, max_bytes=MAX_STORED_BYTES)

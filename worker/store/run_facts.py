@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, Connection, String, and_, exists, select
 
 from worker.domain.attempt import FAILED, LEASED, PENDING, RETRY_WAIT
-from worker.domain.canonical import parse_strict, sha256_hex
-from worker.domain.change import parse_change
+from worker.domain.canonical import sha256_hex
 from worker.domain.errors import Blocked
 from worker.domain.run_visit import DeliveryStanding, FrozenEvent
 from worker.domain.turn import GIVES_WAY
 from worker.store.delivery_views import of_delivery
 from worker.store.engine import json_rows, read_clock, row_source
-from worker.store.event_plans import EVENT_TAMPERED, MAX_STORED_BYTES
+from worker.store.event_plans import EVENT_TAMPERED
 from worker.store.readiness import ACCEPTED, accepted_rows, accepted_source, is_approved
 from worker.store.schema import deliveries, delivery_answers, events
+from worker.store.stored_documents import read_change
 
 NEWER = events.alias("newer")
 
@@ -161,7 +161,7 @@ def _frozen(event_id: str, event_sha256: str, document: str) -> FrozenEvent:
     try:
         if sha256_hex(document) != event_sha256:
             raise Blocked(EVENT_TAMPERED)
-        change = parse_change(parse_strict(document, max_bytes=MAX_STORED_BYTES))
+        change = read_change(document)
     except Blocked:
         raise Blocked(EVENT_TAMPERED, "a stored event is not what was accepted; audit the event") from None
     return FrozenEvent(
