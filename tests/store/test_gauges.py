@@ -25,7 +25,6 @@ from worker.store.schema import (
     rejections,
     release_runs,
     run_commands,
-    sweeps,
 )
 
 NOW = 1_000_000.0
@@ -225,7 +224,7 @@ def test_approvals_that_end_within_a_day(engine: Engine) -> None:
 
 
 def test_what_holds_the_fleet_back(engine: Engine) -> None:
-    """Pauses in force by scope, breakers by state (of routes by name), waits of rates, and the last sweep."""
+    """Pauses in force by scope, breakers by state (of routes by name), and waits of rates."""
     said = {"owner": "ops", "reason": "why", "paused_at": NOW - 9}
     fill(
         engine,
@@ -248,7 +247,6 @@ def test_what_holds_the_fleet_back(engine: Engine) -> None:
         ],
     )
     fill(engine, limits, [{"kind": "provider", "name": "lawyers", "next_call_at": NOW + 4}])
-    fill(engine, sweeps, [{"name": "fleet", "swept_at": NOW - 3}, {"name": "renewals", "swept_at": NOW}])
     with reading(engine) as conn:
         assert gauges.pauses_by_scope(conn, now=NOW) == {"site": 2}
         assert gauges.breaker_states(conn) == {
@@ -257,7 +255,6 @@ def test_what_holds_the_fleet_back(engine: Engine) -> None:
             ("provider", "lawyers", "troubled"): 1,
         }
         assert gauges.rate_waits(conn, now=NOW) == {"lawyers": 4.0}
-        assert gauges.last_sweep_at(conn) == NOW - 3
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from worker.store import gauges
 from worker.store.engine import read_clock, reading
 from worker.store.gauges import Counted, Due
 from worker.store.measures import read_measures
+from worker.store.recovery import read_recovery
 
 QUEUES: Final = ("evidence", "delivery", "runs")
 CLASSES: Final = ("automatic", "guided")
@@ -84,7 +85,7 @@ def work(sources: Sources, shown: Shown) -> None:
     )
     shown.gauge("due_oldest_age_seconds", "Since when the oldest of them is due; 0 where nothing is.", ages, labels)
     held: dict[tuple[str, ...], float] = {(queue, state): 0 for queue in QUEUES for state in ("live", "expired")}
-    routes: dict[str, float] = {}
+    routes = dict.fromkeys(sources.settings.providers, 0.0)
     for lease in leased:
         held[lease.queue, "live"] += lease.live
         held[lease.queue, "expired"] += lease.expired
@@ -150,17 +151,16 @@ def limits(sources: Sources, shown: Shown) -> None:
 
 
 def sweeper(sources: Sources, shown: Shown) -> None:
-    """Show when the fleet was last swept, and within what time a lost wake is made good."""
+    """Show how soon what was lost is found again: the bound, what the last whole sweep measured, what waits now."""
     with reading(sources.engine) as conn:
-        now = read_clock(conn, None)
-        swept_at = gauges.last_sweep_at(conn)
-        whole = gauges.last_whole_sweep(conn)
-    if swept_at is not None:
-        shown.one("sweep_age_seconds", "Since the last sweep.", max(0.0, now - swept_at))
-    if whole is not None:
-        shown.one("sweep_seconds", "How long the last whole sweep took.", whole["took_seconds"])
-        about = "The longest that anything due had been without a wake when the last whole sweep found it."
-        shown.one("recovery_seconds", about, whole["longest_unwoken_seconds"])
+        found = read_recovery(conn)
+    if found.sweep_age_seconds is not None and found.sweep_took_seconds is not None:
+        shown.one("sweep_age_seconds", "Since the last whole sweep began.", found.sweep_age_seconds)
+        shown.one("sweep_seconds", "How long it took.", found.sweep_took_seconds)
+        about = "The longest that anything it woke had been without a wake: the recovery that was really measured."
+        shown.one("recovery_seconds", about, found.found_unwoken_seconds)
+    waits: dict[tuple[str, ...], float] = {(kind,): seconds for kind, seconds in found.unwoken_seconds.items()}
+    shown.gauge("unwoken_seconds", "The longest that anything due is without a wake now.", waits, ("kind",))
     about = "Within so many seconds a sweep wakes again what was not woken; the setting of this process."
     shown.one("recovery_bound_seconds", about, sources.settings.recovery_bound_seconds)
 

@@ -19,7 +19,6 @@ MOST_GROUPS: Final = 2_000  # sites times review routes with something due, that
 MOST_APPROVALS: Final = 2_000  # each is asked for its event
 DAY_SECONDS: Final = 86_400.0
 RUN_STATUSES: Final = ("planned", "running", "attention", "blocked", "completed")
-FLEET_SWEEP: Final = "fleet"  # the name of the sweeper's turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +194,7 @@ def expiring(conn: Connection, *, now: float, within: float = DAY_SECONDS, most:
     return Counted(counts={"open": rows.get(1, 0), "ended": rows.get(0, 0)}, is_capped=sum(rows.values()) >= most)
 
 
-# --- what holds the fleet back, and the sweeper -----------------------------------------------------------------------
+# --- what holds the fleet back ---------------------------------------------------------------------------------------
 
 
 def pauses_by_scope(conn: Connection, *, now: float) -> dict[str, int]:
@@ -235,20 +234,6 @@ def quarantined(conn: Connection, *, most: int = MOST_ROWS) -> Counted:
         """  # noqa: S608
         counts[name] = _rows(conn, statement, most=most)[0]["rows"]
     return Counted(counts=counts, is_capped=max(counts.values()) >= most)
-
-
-def last_whole_sweep(conn: Connection) -> RowMapping | None:
-    """Return `took_seconds`, `wakes` and `longest_unwoken_seconds` of the last whole sweep, or None before the first."""
-    rows = _rows(
-        conn, "SELECT took_seconds, wakes, longest_unwoken_seconds FROM sweep_times ORDER BY began_at DESC LIMIT 1"
-    )
-    return rows[0] if rows else None
-
-
-def last_sweep_at(conn: Connection) -> float | None:
-    """Return when the fleet was last swept, in seconds, or None where it never was."""
-    rows = _rows(conn, "SELECT swept_at FROM sweeps WHERE name = :name AND swept_at > 0", name=FLEET_SWEEP)
-    return rows[0]["swept_at"] if rows else None
 
 
 def recent_rejections(conn: Connection, *, now: float, within: float, most: int = MOST_ROWS) -> Counted:
