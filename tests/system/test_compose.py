@@ -52,26 +52,28 @@ def as_process(command: list[str], places: dict[str, str]) -> list[str]:
 
 
 def test_every_service_of_the_issue_is_there() -> None:
-    """Redis without eviction, PostgreSQL, migration, a worker for each queue, beat, Flower and the sandbox."""
+    """Redis without eviction, PostgreSQL, migration, a worker for each queue, beat, Flower, metrics and the sandbox."""
     services = commands()
     assert set(services) == {
         "redis", "sandbox", "keys", "migrate", "worker-intake", "worker-evidence", "worker-delivery", "worker-sweep", "beat",
-        "flower",
+        "flower", "metrics", "prometheus",
     }  # fmt: skip
     assert "  postgres:\n    image: postgres:" in COMPOSE
     consumed = [re.findall(r"--queues (\S+)", services[name][2])[0] for name in services if name.startswith("worker-")]
     assert sorted(",".join(consumed).split(",")) == ["delivery", "evidence", "intake", "runs", "sweep"]
     assert "--maxmemory-policy noeviction" in services["redis"][2]
-    assert all(word in services["flower"][2] for word in ("--read_only", "--max_tasks=", "FLOWER_BASIC_AUTH="))
-    published = re.findall(r'ports: \["([^"]+)"\]', COMPOSE)
-    assert published == ["127.0.0.1:5555:5555"]
+    assert services["flower"][:2] == ["locseal", "flower"]  # read-only and bounded by itself
+    assert "--password-file" in services["flower"]
+    published = re.findall(r"ports: (\[.*\])", COMPOSE)
+    assert published == ['["127.0.0.1:5555:5555", "127.0.0.1:9090:9090"]']
+    assert "    profiles: [monitoring]" in COMPOSE[COMPOSE.index("\n  prometheus:") :]
 
 
 def test_secrets_come_from_files_and_services_come_back() -> None:
     """No password stands in the file; what should always run is restarted; workers get time to stop."""
     assert re.findall(r"(?i)password: *[^.\s{\[]", COMPOSE) == []
     assert COMPOSE.count("    file: ./secrets/") == 3
-    assert COMPOSE.count("restart: unless-stopped") == 4  # the application, redis, postgres, sandbox
+    assert COMPOSE.count("restart: unless-stopped") == 5  # the application, redis, postgres, sandbox, prometheus
     assert "stop_grace_period: 120s" in COMPOSE
     assert 'LOCSEAL_GRACE_PERIOD_SECONDS: "120"' in COMPOSE
 
@@ -92,7 +94,8 @@ def test_replicas_per_queue_and_confinement() -> None:
         assert one["read_only"] is True, name
         assert one["security_opt"] == ["no-new-privileges:true"], name
         if name not in {"redis", "postgres"}:
-            assert (one["cap_drop"], one["image"]) == (["ALL"], "locseal:0.1.0"), name
+            image = "prom/prometheus:v2.53.5" if name == "prometheus" else "locseal:0.1.0"
+            assert (one["cap_drop"], one["image"]) == (["ALL"], image), name
         assert "privileged" not in one, name
     nodes = [one["command"] for name, one in read.items() if name.startswith("worker-")]
     assert all("random/uuid" in node[2] for node in nodes)  # no two replicas of one name
@@ -128,10 +131,9 @@ def test_the_commands_make_the_whole_path(
 ) -> None:
     """Sandbox, keys, migration, workers, beat and Flower by their own commands: 27 locales are delivered."""
     services = commands()
-    sandbox_port, flower_port = str(free_port()), str(free_port())
+    sandbox_port, flower_port, metrics_port = str(free_port()), str(free_port()), str(free_port())
     places = {
         "8750": sandbox_port,
-        "5555": flower_port,
         "0.0.0.0": "127.0.0.1",  # noqa: S104 - what is replaced
         "/sandbox": str(tmp_path / "sandbox"),
         "/keys": str(tmp_path / "keys"),
@@ -165,7 +167,9 @@ def test_the_commands_make_the_whole_path(
         run("migrate")
         workers = [start(name) for name in services if name.startswith("worker-")]
         start("beat")
-        flower = start("flower")
+        flower = fleet.start("flower", [*as_process(services["flower"], places), "--port", flower_port])
+        metrics = as_process(services["metrics"], places)
+        measured = fleet.start("metrics", [*metrics, "--listen", f"127.0.0.1:{metrics_port}"])
         for worker in workers:
             fleet.wait_for_worker(worker)
         keys = FileKeys(tmp_path / "keys" / "private", tmp_path / "keys" / "trust")
@@ -181,6 +185,7 @@ def test_the_commands_make_the_whole_path(
         assert _status(flower_port, "/api/tasks", "ops:wrong") == 401
         assert _status(flower_port, "/api/tasks", "ops:letmein") == 200
         assert _status(flower_port, "/api/worker/shutdown/x", "ops:letmein", method="POST") in {403, 404, 405}
+        wait_for(lambda: _status(metrics_port, "/metrics", None) == 200, measured, "the metrics")
         assert all(worker.is_running() for worker in workers)
 
 
