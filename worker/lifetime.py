@@ -81,6 +81,7 @@ class Lifetime:
         if self._heartbeat is None:
             return
         try:
+            self._heartbeat.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._heartbeat.touch(mode=0o600)
         except OSError as error:
             if self._can_beat:
