@@ -25,7 +25,7 @@ from config.settings import SettingsError, load_settings
 from worker.adapters.inbox import use_careful_transport
 from worker.adapters.queue import CeleryQueue
 from worker.adapters.ticker import Ticker
-from worker.adapters.vitals import Vitals
+from worker.adapters.vitals import LAST_SECONDS, Vitals
 from worker.bootstrap import Plant, build_plant
 from worker.diagnosis import say_symptoms
 from worker.domain.errors import Blocked
@@ -147,7 +147,7 @@ class Life(bootsteps.StartStopStep):  # type: ignore[misc]
         for number, seconds in (
             (signal.SIGTERM, chosen.grace_period_seconds),
             (signal.SIGINT, chosen.grace_period_seconds),
-            (signal.SIGQUIT, chosen.soft_shutdown_seconds),
+            (signal.SIGQUIT, chosen.soft_shutdown_seconds + LAST_SECONDS),  # Celery goes on only when they are over
         ):
             _drain_on(number, seconds)
         kinds = vitals.claimed_at().keys() & set(parent.app.amqp.queues.consume_from)
