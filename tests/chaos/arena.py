@@ -50,6 +50,7 @@ SETTINGS: Final = {
     "CONCURRENT_CALLS": "20",
     "BATCH_ROWS": "20",
     "SOFT_SHUTDOWN_SECONDS": "5",
+    "GRACE_PERIOD_SECONDS": "10",
 }
 # A short run cannot wait for the bound as shipped, and its faults are shorter.
 SHORT: Final = {
@@ -64,6 +65,15 @@ SHORT: Final = {
     "LOOKUP_DEADLINE_SECONDS": "1",
     "MARGIN_SECONDS": "0.5",
 }
+
+# libfaketime 0.9.10 breaks one of two things in Python 3.11: with a false monotonic clock every wait of `threading`
+# lasts for ever, with the true one `time.sleep` fails (EINVAL). The second can be mended from outside.
+CELERY_UNDER_FAKETIME: Final = """
+import select, time
+time.sleep = lambda seconds: select.select((), (), (), seconds)
+from celery.__main__ import main
+main()
+"""
 
 
 @dataclass(kw_only=True)
@@ -111,6 +121,10 @@ class Arena:
                 lambda name=name: "worker.started" in self.child(name).log_text(), self.child(name), name, READY_SECONDS
             )
 
+    def starts(self, name: str) -> int:
+        """Return how often a worker has said so far that it takes messages."""
+        return self.child(name).log_text().count('"worker.started"')
+
     def supervise(self) -> None:
         """Start again what ended, as systemd or Kubernetes would; call it often."""
         if time.monotonic() < self._revive_at:
@@ -131,8 +145,8 @@ class Arena:
         old = self.child(name)
         old.kill()
         self.fleet.children.remove(old)
-        plain = old.command[old.command.index(sys.executable) :]
-        self.fleet.start(name, [*_wrong_clock(offset_seconds), *plain], settings=old.settings)
+        options = old.command[old.command.index("-A") :]
+        self.fleet.start(name, [*_celery_with_clock(offset_seconds), *options], settings=old.settings)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a `locseal` command as a user of this fleet."""
@@ -167,15 +181,15 @@ class Arena:
         return proxy.port
 
 
-def _wrong_clock(offset_seconds: int) -> list[str]:
-    """Return what goes before a command so that its wall clock is wrong; its monotonic clock stays right."""
+def _celery_with_clock(offset_seconds: int) -> list[str]:
+    """Return what starts Celery with a wall clock that is wrong by so much; its monotonic clock stays right."""
     if offset_seconds == 0:
-        return []
+        return [sys.executable, "-m", "celery"]
     library = faketime_library()
     if library is None:
         raise FleetError("libfaketime is not installed (Debian: apt-get install faketime)")
     wrong = [f"LD_PRELOAD={library}", f"FAKETIME={offset_seconds:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC=1"]
-    return ["env", *wrong]
+    return ["env", *wrong, sys.executable, "-c", CELERY_UNDER_FAKETIME]
 
 
 def faketime_library() -> Path | None:

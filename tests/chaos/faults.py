@@ -12,12 +12,15 @@ import redis
 from tests.chaos.arena import Arena, Side
 from tests.chaos.plan import Fault
 from tests.chaos.proxy import Proxy
+from worker.cli.local_fleet import FleetError
 
 Steps = Iterator[float]  # seconds until the next step; the fault has ended when there is none
 
 GRACE_SECONDS: Final = 15.0  # then what was asked to end is killed, as a platform would
 LOOK_SECONDS: Final = 0.1
 CLOCK_SECONDS: Final = 600
+START_SECONDS: Final = 90.0
+LONGEST_LIE: Final = 4.0  # times its length, if nobody asks
 LIES: Final = 2  # answers: most lies end a locale for good
 
 
@@ -66,7 +69,14 @@ def _asked_to_end(arena: Arena, target: str, _fault: Fault) -> Steps:
 
 
 def _wrong_clock(arena: Arena, target: str, fault: Fault) -> Steps:
+    before = arena.starts(target)
     arena.restart_with_clock(target, CLOCK_SECONDS if fault.number % 2 else -CLOCK_SECONDS)
+    for _ in range(int(START_SECONDS / LOOK_SECONDS)):
+        if arena.starts(target) > before:
+            break
+        yield LOOK_SECONDS
+    else:
+        raise FleetError(f"{target} did not start with a wrong clock; read {arena.child(target).log}")
     yield fault.seconds
     arena.restart_with_clock(target, 0)
 
@@ -164,14 +174,25 @@ def _link(proxies: list[Proxy], how: str, fault: Fault) -> Steps:
 
 
 def _outside(arena: Arena, name: str, fault: Fault) -> Steps:
+    """Misbehave for a time; what lies or loses answers does so until it has, if anybody asks."""
     who, _, how = name.partition(" ")
-    behaviour = _behaviour(who, how, fault.number)
     targets = ["provider"]
     if who == "CMS":
         targets = ["cms"] if how == "losing answers" else ["cms", "lookup"]
-    arena.stage.control(dict.fromkeys(targets, behaviour))
+    counter = {"lying": f"{targets[0]}.lied", "losing answers": f"{targets[0]}.lost"}.get(how)
+    before = _count(arena, counter)
+    arena.stage.control(dict.fromkeys(targets, _behaviour(who, how, fault.number)))
     yield fault.seconds
+    for _ in range(int(LONGEST_LIE * fault.seconds)):
+        if counter is None or _count(arena, counter) > before:
+            break
+        yield 1.0
     arena.stage.control({target: {} for target in targets})
+
+
+def _count(arena: Arena, counter: str | None) -> int:
+    """Return how often the sandbox has misbehaved so; 0 where nothing counts it."""
+    return 0 if counter is None else int(arena.stage.control()["faults"].get(counter, 0))
 
 
 def _behaviour(who: str, how: str, number: int) -> dict[str, Any]:

@@ -4,7 +4,9 @@
 prepared, answered or closed, the event ended. For a fault that ended at T:
 
 - *first*: from T to the first progress of any event after T;
-- *all*: from T to the moment at which every event that was open at T (accepted, and not ended) has made progress again.
+- *half*: from T to the moment at which half of the events that were open at T (accepted, and not ended) have made
+  progress again;
+- *all*: the same for every one of them.
 
 Back-off, an open breaker and the wait for a countable `absent` (34 s here) are part of it, and so are other faults that
 fall into the same time. The database's clock and the harness's are those of one machine.
@@ -40,6 +42,7 @@ class Recovery:
     """What followed one fault, in seconds; None where nothing was left to do."""
 
     first: float | None
+    half: float | None
     all: float | None
 
 
@@ -54,17 +57,21 @@ def progress_of(stage: Stage) -> dict[str, list[float]]:
 
 def recovery_after(ended_at: float, progress: Mapping[str, list[float]]) -> Recovery:
     """Return how long it took from the end of a fault, a time in seconds."""
-    first: float | None = None
-    last: float | None = None
+    first: list[float] = []
+    waits: list[float] = []  # of those that were open
     for times in progress.values():
         at = bisect.bisect_right(times, ended_at)
         if at == len(times):  # it had ended already
             continue
-        wait = times[at] - ended_at
-        first = wait if first is None else min(first, wait)
-        if at > 0:  # it was open
-            last = wait if last is None else max(last, wait)
-    return Recovery(first=first, all=last)
+        first.append(times[at] - ended_at)
+        if at > 0:
+            waits.append(times[at] - ended_at)
+    waits.sort()
+    return Recovery(
+        first=min(first, default=None),
+        half=waits[(len(waits) - 1) // 2] if waits else None,
+        all=waits[-1] if waits else None,
+    )
 
 
 def median(values: Iterable[float | None]) -> float | None:

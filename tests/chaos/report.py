@@ -64,6 +64,7 @@ def to_json(outcome: Outcome, outage: dict[str, Any] | None) -> dict[str, Any]:
             "verdicts": outcome.sandbox["verdicts"],
             "reconciled_by_operator": outcome.reconciled,
         },
+        "misbehaviour": dict(sorted(outcome.sandbox["faults"].items())),
         "ended_by_themselves": outcome.ended_by_themselves,
         "user_commands": outcome.user_commands,
         "recovery_bound_seconds": [round(one, 2) for one in outcome.bound_seconds],
@@ -84,6 +85,7 @@ def _by_kind(outcome: Outcome) -> dict[str, dict[str, Any]]:
                 "count": len(these),
                 "median_seconds": median(one.ended_at - one.began_at for one, _ in these),
                 "median_first_progress_seconds": median(recovery.first for _, recovery in these),
+                "median_half_moving_seconds": median(recovery.half for _, recovery in these),
                 "median_all_moving_seconds": median(recovery.all for _, recovery in these),
             }
     return found
@@ -119,6 +121,8 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     )
     yield f"| documents sent again by producers | {report['documents']['sent_again']} |"
     yield f"| reconciled by the operator | {report['deliveries']['reconciled_by_operator']} |"
+    told = ", ".join(f"{name} {count}" for name, count in report["misbehaviour"].items() if count)
+    yield f"| answers of the sandbox that misbehaved | {told or 'none'} |"
     if report["ended_by_themselves"]:
         yield f"| programs that ended by themselves | {sum(report['ended_by_themselves'].values())} |"
     if report["recovery_bound_seconds"]:
@@ -127,12 +131,13 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     if report["user_commands"]:
         yield f"| commands run by users meanwhile | {report['user_commands']} |"
     yield ""
-    yield "| fault | times | lasted, median s | first progress, median s | all moving again, median s |"
-    yield "|---|---|---|---|---|"
+    yield "| fault | times | lasted, s | first progress, s | half moving again, s | all moving again, s |"
+    yield "|---|---|---|---|---|---|"
     for name, one in report["faults"]["by_kind"].items():
         numbers = (
             one["median_seconds"],
             one["median_first_progress_seconds"],
+            one["median_half_moving_seconds"],
             one["median_all_moving_seconds"],
         )
         yield f"| {name} | {one['count']} | {' | '.join('–' if n is None else f'{n:.1f}' for n in numbers)} |"

@@ -16,30 +16,26 @@ from tests.chaos.report import to_json, to_markdown
 from tests.chaos.run import Options, run_chaos
 from tests.conftest import missing
 
-SEED = 20261130
+SEED = 17876
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("is_sqlite", [False, True], ids=["postgresql", "sqlite"])
-def test_a_short_run_keeps_every_promise(tmp_path: Path, is_sqlite: bool) -> None:
-    """24 events of 5 locales under 10 faults (SQLite: 12 under 5): all end, none twice, none in part, clean audit.
+def test_a_short_run_keeps_every_promise(tmp_path: Path) -> None:
+    """18 events of 5 locales under 9 faults: all end, none is published twice or in part, the audit is clean.
 
-    On SQLite two processes share the file and a user asks meanwhile: nobody ever meets "database is locked".
+    The seed's faults kill and stop a worker, flush Redis, restart PostgreSQL and end its connections, leave a link half
+    open, have the provider fail and the CMS lose answers.
     """
-    if not is_sqlite and faketime_library() is None:
+    if faketime_library() is None:
         missing("libfaketime", "the Debian package faketime is not installed")
-    events, faults = (12, 5) if is_sqlite else (24, 10)
-    options = Options(
-        events=events, faults=faults, seed=SEED, is_sqlite=is_sqlite, gap_seconds=1.0, quiet_seconds=400.0
-    )
+    options = Options(events=18, faults=9, seed=SEED, gap_seconds=1.0, quiet_seconds=400.0)
     outcome = run_chaos(options, tmp_path / "fleet", print)
     report = to_json(outcome, None)
     assert report["violations"] == [], to_markdown(report)
     assert outcome.is_quiet
-    assert (report["faults"]["total"], report["lost"]) == (faults, 0)
-    assert sum(report["events"]["by_state"].values()) == events
+    assert (report["faults"]["total"], report["lost"]) == (9, 0)
+    assert sum(report["events"]["by_state"].values()) == 18
     assert report["published"] == report["events"]["by_state"]["published"] > 0
-    assert (report["user_commands"] > 0) == is_sqlite
     assert options.command in to_markdown(report)
 
 
@@ -91,10 +87,10 @@ def test_wrong_publications_are_told() -> None:
 
 
 def test_recovery_runs_from_the_end_of_a_fault() -> None:
-    """First: the next progress of anything. All: until every event that was open has moved; ended ones do not count."""
+    """First: the next progress of anything. Half, all: until so many of the events that were open have moved."""
     progress = {"over": [1.0, 9.0], "slow": [5.0, 40.0, 90.0], "quick": [9.5, 11.0], "new": [10.5, 80.0]}
-    assert recovery_after(10.0, progress) == Recovery(first=0.5, all=30.0)
-    assert recovery_after(95.0, progress) == Recovery(first=None, all=None)
+    assert recovery_after(10.0, progress) == Recovery(first=0.5, half=1.0, all=30.0)
+    assert recovery_after(95.0, progress) == Recovery(first=None, half=None, all=None)
 
 
 def test_an_outage_needs_no_operator(tmp_path: Path) -> None:
