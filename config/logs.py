@@ -53,10 +53,12 @@ _QUIET: Final = {
     "httpcore2": logging.WARNING,
     "httpx2": logging.WARNING,
     "kombu": logging.INFO,
+    "opentelemetry": logging.WARNING,
     "psycopg": logging.WARNING,
     "redis": logging.INFO,
     "sqlalchemy": logging.WARNING,
     "tornado.access": logging.WARNING,
+    "urllib3": logging.WARNING,
     "uvicorn.access": logging.WARNING,
 }
 
@@ -87,7 +89,12 @@ def place(trace: TracebackType | None) -> str:
 
 
 def set_up(level: str = "INFO", form: str = "json") -> None:
-    """Send every log line of the process to stderr through the filter, as JSON or coloured for people. Idempotent."""
+    """Send every log line of the process to stderr through the filter, as JSON or coloured for people. Idempotent.
+
+    `form` is json, console, or auto: console where stderr is a terminal.
+    """
+    if form == "auto":
+        form = "console" if sys.stderr.isatty() else "json"
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,

@@ -226,7 +226,12 @@ class Settings(BaseSettings):
     # --- what people see --------------------------------------------------------------------------------------------
     measure_interval_seconds: float = Field(10.0, gt=0, le=600, description="a worker adds its counts to the database")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    log_format: Literal["json", "console"] = "json"
+    log_format: Literal["json", "console", "auto"] = Field("json", description="auto: console on a terminal")
+    traces: bool = Field(False, description="send the trace of each event to an OpenTelemetry collector")
+    traces_endpoint: Annotated[str, AfterValidator(_endpoint)] = Field(
+        "http://127.0.0.1:4318/v1/traces", description="where its OTLP/HTTP receiver takes traces"
+    )
+    traces_token_file: Path | None = Field(None, description="bearer token for it")
 
     @model_validator(mode="before")
     @classmethod

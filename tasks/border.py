@@ -59,7 +59,8 @@ class FleetTask(Task):  # type: ignore[misc]
 
     def _run(self, work: Callable[[], object]) -> None:
         """Run the work and log what it says became of the message: ids, states, codes and counts of a small result."""
-        result = work()
+        with services().traces.arriving(getattr(self.request, "traceparent", None)):
+            result = work()
         known = vars(result) if is_dataclass(result) and not isinstance(result, type) else {}
         shown = {name: value for name, value in known.items() if value and name != "schema"}
         # A sweep out of turn, or a wake for what another took, changed nothing: no line for people.

@@ -29,6 +29,7 @@ from worker.domain.policy import SitePolicy
 from worker.domain.quarantine import Quarantine
 from worker.flow.meters import Meters
 from worker.flow.services import Cms, Deadlines, Keys, Queue, ReceiptVerifier, ReviewProvider, Services
+from worker.flow.tracing.port import NoTraces, Traces
 from worker.store.engine import open_engine
 from worker.store.schema_version import check_schema
 
@@ -45,6 +46,7 @@ class Plant:
     settings: Settings
     pid: int
     calls: CallLoop
+    traces: Traces
 
     def check(self) -> None:
         """Raise `Blocked` where this process could not work: a database of another version, unusable policies or keys."""
@@ -55,6 +57,7 @@ class Plant:
     def close(self) -> None:
         """End the call loop and close all connections. Idempotent."""
         self.calls.close()
+        self.traces.close()
         self.services.engine.dispose()
 
 
@@ -77,7 +80,7 @@ def build_plant(
     deliveries = HttpClient(ca_file=settings.ca_file, idle_seconds=0)
     for client in (reviews, deliveries):
         calls.at_close(client.aclose)
-    meters = Meters()
+    meters, traces = Meters(), _traces(settings, worker_id)
     outside = _Outside(settings=settings, keys=keys, reviews=reviews, deliveries=deliveries, meters=meters)
     services = Services(
         engine=open_engine(settings.database(), pool_size=settings.database_pool_size),
@@ -99,8 +102,20 @@ def build_plant(
         cut=vitals.is_cut,
         claimed=vitals.claimed,
         meters=meters,
+        traces=traces,
     )
-    return Plant(services=services, settings=settings, pid=os.getpid(), calls=calls)
+    return Plant(services=services, settings=settings, pid=os.getpid(), calls=calls, traces=traces)
+
+
+def _traces(settings: Settings, worker_id: str) -> Traces:
+    if not settings.traces:
+        return NoTraces()
+    from worker.adapters.traces import otlp_traces  # a library that takes its time; nobody else pays for it
+
+    token = settings.traces_token_file
+    headers = {} if token is None else dict([SecretFile(token).header()])
+    ca_file = None if settings.ca_file is None else str(settings.ca_file)
+    return otlp_traces(settings.traces_endpoint, worker_id=worker_id, headers=headers, ca_file=ca_file)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ from worker.domain.canonical import parse_strict
 from worker.domain.errors import Invalid
 from worker.domain.identifier import is_token
 from worker.domain.messages import MAX_BODY_BYTES, WIRE, represent
+from worker.domain.trace import parse_traceparent
 
 log = structlog.get_logger(__name__)
 logger = logging.getLogger(__name__)  # for kombu, which prints a delivery tag and nothing else
@@ -76,6 +77,7 @@ def _clean_headers(task_name: str, headers: Mapping[str, Any], fields: Mapping[s
         "argsrepr": "",
         "kwargsrepr": represent(task_name, fields),
         "ignore_result": True,
+        "traceparent": caller.traceparent() if (caller := parse_traceparent(headers.get("traceparent"))) else None,
     }
 
 

@@ -14,7 +14,9 @@ from worker.domain.errors import Invalid
 from worker.domain.messages import DELIVERY_PREPARE, EVIDENCE_COLLECT, RELEASE_SUBMIT
 from worker.domain.signature import parse_signed, verify_detached
 from worker.domain.submission import INVALID, LONGEST_SUBMISSION_BYTES, parse_submission
+from worker.domain.trace import TraceContext
 from worker.flow.services import Services
+from worker.flow.tracing.kept import begin_event_trace, tell_event
 from worker.store.engine import writing
 from worker.store.intakes import Incoming, TakenIn, take_in
 from worker.store.rejections import refuse
@@ -32,7 +34,7 @@ def accept_submission(services: Services, text: str) -> Acceptance:
     database or the keys cannot answer, and then nothing was written. Safe to run concurrently, and twice.
     """
     body = message_bytes(text)
-    now = services.now()
+    now, began = services.now(), services.monotonic()
     try:
         incoming = _verified(services, text, body)
     except Invalid as fault:
@@ -40,16 +42,18 @@ def accept_submission(services: Services, text: str) -> Acceptance:
     event_id = incoming.submission.event.event_id
     services.checkpoint("submit.verified")
 
-    def work(conn: Connection) -> TakenIn:
+    def work(conn: Connection) -> tuple[TakenIn, TraceContext | None]:
         taken = take_in(conn, incoming, now=now)
+        trace = begin_event_trace(services, conn, event_id)
         services.checkpoint("submit.written")
-        return taken
+        return taken, trace
 
     try:
-        taken = writing(services.engine, work)
+        taken, trace = writing(services.engine, work)
     except Invalid as fault:
         return _reject(services, body, fault)
     services.checkpoint("submit.committed")
+    tell_event(services, trace, RELEASE_SUBMIT, event_id, began=began)
     _wake(services, taken, event_id)
     return Acceptance(document_sha256=incoming.document_sha256, state="accepted", event_id=event_id)
 

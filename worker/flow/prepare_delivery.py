@@ -12,6 +12,7 @@ from worker.domain.messages import DELIVERY_PUBLISH
 from worker.domain.policy import SitePolicy
 from worker.flow.services import Services
 from worker.flow.signed_publication import sign_publication
+from worker.flow.tracing.deliveries import tell_prepared
 from worker.store.approvals import StoredApproval
 from worker.store.deliveries import end_renewal, insert_delivery, lock_event, replace_renewed
 from worker.store.engine import reading, writing
@@ -51,7 +52,7 @@ def _prepare(services: Services, plan: EventPlan) -> Advance | None:
     """Return where the event stands, or None where nothing was stored for a reason that a second look may tell."""
     if plan.state != "open":
         return _stands(plan, plan.state, plan.spoken_id)
-    policy = services.policies.for_site(plan.site_id)
+    began, policy = services.monotonic(), services.policies.for_site(plan.site_id)
     is_renewed = plan.is_renewing and _is_complete(services, plan, policy)
     chosen: list[StoredApproval] = []
     found = choose_approvals(plan, policy.accepted, is_renewed=is_renewed)
@@ -94,6 +95,7 @@ def _prepare(services: Services, plan: EventPlan) -> Advance | None:
         return None
     services.collecting.keep(keys)
     services.checkpoint("prepare.committed")
+    tell_prepared(services, plan.event_id, delivery_id, began=began)
     if policy.publication == "automatic":
         services.queue.wake(DELIVERY_PUBLISH, event_id=plan.event_id)
     return _stands(plan, "delivery_ready", delivery_id)

@@ -24,6 +24,7 @@ from worker.domain.signature import SignedDocument, TrustSet
 from worker.domain.stall import WorkKind
 from worker.flow.collecting.slot import Collecting
 from worker.flow.meters import Meters
+from worker.flow.tracing.port import NoTraces, Traces
 
 T = TypeVar("T")
 
@@ -169,3 +170,4 @@ class Services:
     claimed: Callable[[WorkKind], None] = no_claim_watched  # told whenever a claim came to its end, whatever it found
     collecting: Collecting = field(default_factory=Collecting)  # one collector at a time in this process
     meters: Meters = field(default_factory=Meters)  # what this process counts and times, for graphs
+    traces: Traces = field(default_factory=NoTraces)  # takes the spans of what was done

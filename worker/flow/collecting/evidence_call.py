@@ -44,6 +44,7 @@ class Guard:
     ends_at: float
     monotonic: Callable[[], float]
     margin_seconds: float
+    began: float = 0.0
 
     @classmethod
     def of_lease(cls, services: Services, *, began: float, seconds: float) -> Self:
@@ -52,6 +53,7 @@ class Guard:
             ends_at=began + seconds,
             monotonic=services.monotonic,
             margin_seconds=services.deadlines.margin_seconds,
+            began=began,
         )
 
     def is_live(self) -> bool:

@@ -5,20 +5,14 @@ The time of approval is read once, after the answers. Repeating a settle is harm
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-import structlog
-
 from worker.domain.attempt import spread_wait
-from worker.domain.measure import EVIDENCE
 from worker.domain.review import (
     DEADLINE_PASSED,
-    LEASE_LOST,
     NOT_YET,
-    STORE_REFUSED,
     TARGET_CONFLICT,
-    Abandoned,
     Deferred,
     Ending,
     Refused,
@@ -28,12 +22,11 @@ from worker.domain.review import (
 from worker.flow.collecting.answered import Answered
 from worker.flow.collecting.approval_signing import keys_behind, sign_approval
 from worker.flow.collecting.route_news import route_news, shown_by
+from worker.flow.collecting.told import tell_settled
 from worker.flow.services import Services
 from worker.store.due_evidence import ClaimedRow
 from worker.store.engine import reading
 from worker.store.settlements import Batch, Failure, Release, Settled, Success, Survey, settle, survey
-
-log = structlog.get_logger(__name__)
 
 
 def settle_answers(services: Services, answered: Sequence[Answered]) -> Settled:
@@ -89,7 +82,7 @@ def settle_answers(services: Services, answered: Sequence[Answered]) -> Settled:
         services.collecting.keep(keys)
     services.checkpoint("collect.settled")
     codes = {one.claim.request_id: one.code for one in failures} | {one.claim.request_id: one.code for one in releases}
-    _log(services, answered, settled, codes)
+    tell_settled(services, answered, settled, codes)
     return settled
 
 
@@ -124,22 +117,3 @@ def _release(services: Services, row: ClaimedRow, ending: Deferred, now: float) 
 def _gives_up_at(services: Services, row: ClaimedRow, now: float) -> float:
     since = now if row.awaited_since_at is None else row.awaited_since_at
     return since + services.policies.for_site(row.site_id).review_deadline_seconds
-
-
-def _log(services: Services, answered: Sequence[Answered], settled: Settled, codes: Mapping[str, str]) -> None:
-    """Count and write one line for what became of each row; a lease that was lost is another worker's story from here on."""
-    for one in answered:
-        key = one.row.key
-        ids = {"request_id": key.request_id, "event_id": key.event_id, "attempt": one.row.claim.attempt}
-        if key.request_id in settled.approved:
-            services.meters.attempts(EVIDENCE, "succeeded")
-            log.info("evidence.approved", **ids)
-        elif key.request_id in settled.failed or key.request_id in settled.released:
-            state = settled.failed.get(key.request_id, "released")
-            code = codes.get(key.request_id, STORE_REFUSED)
-            services.meters.attempts(EVIDENCE, state, code)
-            log.warning(f"evidence.{state}", code=code, **ids)
-        else:
-            code = one.ending.code if isinstance(one.ending, Abandoned) else LEASE_LOST
-            services.meters.attempts(EVIDENCE, "lost", code)
-            log.warning("evidence.not_settled", code=code, **ids)
