@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
 import signal
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -92,6 +95,41 @@ def test_the_demo_shows_what_a_refusal_needs(room: Path) -> None:
     }
     assert all("locseal evidence retry --job job-" in shown["needed"][locale][1] for locale in shown["refused"])
     assert (processes_in(room), list(room.iterdir())) == ([], [])
+
+
+@pytest.mark.timeout(300)  # seven programs start, one after the other
+def test_the_demo_stays_to_be_looked_at(room: Path) -> None:
+    """With `--serve` Flower and the metrics show its release until Ctrl-C; then nothing of it is left."""
+    log = room.parent / "served.log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            [*LOCSEAL, "demo", "--serve"],
+            env=environment(room),
+            cwd="/",
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    wait_for(lambda: "running until Ctrl-C" in log.read_text() or process.poll() is not None, None, "the demo", 100)
+    said = log.read_text()
+    flower = re.search(r"Flower: (http://127\.0\.0\.1:\d+)/tasks, user ops, password (\S+)", said)
+    metrics = re.search(r"metrics: (http://127\.0\.0\.1:\d+/metrics)", said)
+    assert flower is not None, said
+    assert metrics is not None, said
+    credentials = "Basic " + base64.b64encode(f"ops:{flower[2]}".encode()).decode()
+    wait_for(lambda: "delivery.publish" in page(f"{flower[1]}/api/tasks", credentials), None, "its tasks", 100)
+    assert 'locseal_events{state="open"} 0.0' in page(metrics[1])
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert (processes_in(room), list(room.iterdir())) == ([], [])
+
+
+def page(url: str, credentials: str = "") -> str:
+    """Return what an address of the demo shows."""
+    with urllib.request.urlopen(
+        urllib.request.Request(url, headers={"Authorization": credentials}), timeout=30
+    ) as answer:
+        return str(answer.read().decode())
 
 
 @pytest.mark.parametrize(("number", "codes"), [(signal.SIGINT, {130}), (signal.SIGTERM, {130}), (signal.SIGKILL, {-9})])
