@@ -16,12 +16,12 @@ from queue import Empty
 from typing import Any
 
 import structlog
-from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 from celery.worker.strategy import default as celery_strategy
 from kombu.transport import TRANSPORT_ALIASES, redis
 from redis.exceptions import ReadOnlyError, RedisError
 
+from worker.adapters.frugal import FrugalChannel, FrugalConsumer
 from worker.domain.canonical import parse_strict
 from worker.domain.errors import Invalid
 from worker.domain.identifier import is_token
@@ -117,7 +117,7 @@ def careful_strategy(task: Any, app: Any, consumer: Any) -> Callable[..., Any]:
     return on_message
 
 
-class CarefulConsumer(Consumer):  # type: ignore[misc]
+class CarefulConsumer(FrugalConsumer):
     """A consumer that drops what it cannot read with one line of facts and none of content."""
 
     def _drop(self, event: str, message: Any) -> None:
@@ -213,7 +213,7 @@ class CarefulQoS(redis.QoS):
         log.warning("queue.message.left", step=step, error=type(error).__name__)
 
 
-class CarefulChannel(redis.Channel):
+class CarefulChannel(FrugalChannel):
     """A channel that steps over a queue entry that is no JSON. kombu has taken it off the queue by then."""
 
     QoS = CarefulQoS

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from psycopg import _queries as psycopg_queries
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -41,6 +42,10 @@ from sqlalchemy.types import TypeEngine
 
 from worker.domain.errors import Blocked, Unavailable
 from worker.store.private_files import check_private_database, private_file
+
+# psycopg takes longer statements apart anew for every execution (a claim: 0.3 ms).
+psycopg_queries.MAX_CACHED_STATEMENT_LENGTH = 32_768
+psycopg_queries.MAX_CACHED_STATEMENT_PARAMS = 100
 
 T = TypeVar("T")
 Bind = Engine | Connection | Dialect
