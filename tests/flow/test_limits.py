@@ -64,3 +64,28 @@ def test_a_site_has_no_more_calls_open_than_its_bound(services: Services, keys: 
     policies = FixedPolicies(policy=SitePolicy(review_limits=Limits(concurrent_calls=3)))
     assert collect(services, provider, policies) == Collected(claimed=8, approved=8)
     assert provider.most == 3
+
+
+def test_a_rate_is_reached_by_one_collection(services: Services, keys: Keyring) -> None:
+    """Six a second and eight locales that are answered at once: the collector sleeps until the rate lets it go on."""
+    live = replace(services, now=lambda: None)
+    submit(live, keys, change_event(target_locales=LOCALES))
+    provider = Busy(keys, together=1)
+    policies = FixedPolicies(routes={"default": RoutePolicy(limits=Limits(calls_per_second=6))})
+    assert collect(live, provider, policies) == Collected(claimed=8, approved=8)
+
+
+def test_a_rate_of_a_site_is_reached_by_one_collection(services: Services, keys: Keyring) -> None:
+    """Likewise, for a bound that every site has for itself."""
+    live = replace(services, now=lambda: None)
+    submit(live, keys, change_event(target_locales=LOCALES))
+    policies = FixedPolicies(policy=SitePolicy(review_limits=Limits(calls_per_second=6)))
+    assert collect(live, Busy(keys, together=1), policies) == Collected(claimed=8, approved=8)
+
+
+def test_a_slow_rate_is_left_to_the_sweeper(services: Services, keys: Keyring) -> None:
+    """One call in a quarter of an hour keeps no thread waiting; what is left is due, with no attempt."""
+    live = replace(services, now=lambda: None)
+    submit(live, keys, change_event(target_locales=LOCALES))
+    policies = FixedPolicies(routes={"default": RoutePolicy(limits=Limits(calls_per_second=0.001))})
+    assert collect(live, Busy(keys, together=1), policies) == Collected(claimed=1, approved=1)

@@ -14,6 +14,7 @@ from tests.store.rows import HASH
 from worker.domain.attempt import LEASED
 from worker.domain.limits import UNBOUNDED, FleetLimits, Room, room_left
 from worker.store.due_evidence import ClaimedRow, claim_due
+from worker.store.due_groups import seconds_to_refill
 from worker.store.engine import open_engine, reading, writing
 from worker.store.schema import events, evidence, limits
 
@@ -217,3 +218,51 @@ def test_a_flood_of_one_site_does_not_delay_another(engine: Engine) -> None:
     assert waits == {"b": 1, "a": 2}  # in claims of rows: the first of all
     assert order.count("b") == 1
     assert len(order) == 50
+
+
+def test_a_rate_of_each_site_is_never_passed(engine: Engine) -> None:
+    """A named site has its own; every other site has the default's for itself, also where no row was made for it yet."""
+    put(engine, {("big", "lab"): 30, ("small", "lab"): 30, ("tiny", "own"): 30})
+    bounds = FleetLimits(site_rates={"big": 4.0}, other_sites_rate=2.0)
+    taken = [
+        Counter(row.site_id for row in claim(engine, 50, bounds, now=NOW + seconds))
+        for seconds in (0.0, 0.1, 0.25, 0.5, 60.0)
+    ]
+    assert [count["big"] for count in taken] == [4, 0, 1, 1, 4]
+    assert [count["small"] for count in taken] == [2, 0, 0, 1, 2]
+    assert [count["tiny"] for count in taken] == [2, 0, 0, 1, 2]
+
+
+def test_how_long_a_rate_keeps_due_rows_back(engine: Engine) -> None:
+    """Until the first group that only waits for a rate may begin; not at all where nothing due waits for one."""
+    bounds = FleetLimits(rates={"lab": 4.0}, site_rates={"big": 10.0}, other_sites_rate=None)
+    put(engine, {("big", "lab"): 6, ("small", "own"): 2})
+    with reading(engine) as conn:
+        assert seconds_to_refill(conn, bounds, now=NOW) is None
+    claim(engine, 50, bounds)
+    with reading(engine) as conn:
+        assert seconds_to_refill(conn, bounds, now=NOW) == pytest.approx(0.25, abs=1e-5)
+        assert seconds_to_refill(conn, bounds, now=NOW + 0.2) == pytest.approx(0.05, abs=1e-5)
+    assert len(claim(engine, 50, bounds, now=NOW + 0.25)) == 1
+    assert len(claim(engine, 50, bounds, now=NOW + 9.0)) == 1
+    with reading(engine) as conn:
+        assert seconds_to_refill(conn, bounds, now=NOW + 9.0) is None
+
+
+@pytest.mark.timeout(60)
+def test_racing_workers_share_the_rate_of_a_site(engine: Engine) -> None:
+    """Eight threads on two engines, and a site that the policy does not name: four calls begin together."""
+    put(engine, {("big", "lab"): 40})
+    other = open_engine(engine.url)
+    begun: list[int] = []
+
+    def work(mine: Engine) -> None:
+        begun.extend(len(claim(mine, 3, FleetLimits(other_sites_rate=4.0))) for _ in range(5))
+
+    threads = [threading.Thread(target=work, args=(mine,)) for mine in (engine, other) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    other.dispose()
+    assert (len(begun), sum(begun)) == (40, 4)

@@ -40,6 +40,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "hold": ("holds", "app", "Legal holds: what may not be removed."),
     "pause": ("pauses", "pause_app", "Stop new work: all, one site or one provider."),
     "resume": ("pauses", "resume_app", "Let paused work go on."),
+    "breakers": ("breakers", "app", "See which providers and CMSs are left alone."),
     "policy": ("policies", "app", "Check the policy file, and see what holds for a site."),
     "keys": ("keys", "app", "Make, list, retire and check keys."),
     "db": ("database", "app", "Look after the database."),

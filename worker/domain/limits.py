@@ -14,18 +14,29 @@ ROUNDING: Final = 1e-6  # of a call; times are floats of the size of 10**9
 class FleetLimits:
     """Most open calls: of each route named, of each site named (None: no bound), and of every other site.
 
-    `rates` are the most calls that begin in a second, by route.
+    `rates` are the most calls that begin in a second, by route; `site_rates` and `other_sites_rate` those of each site.
     """
 
     routes: Mapping[str, int] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
     sites: Mapping[str, int | None] = field(default_factory=dict)
     other_sites: int | None = None
+    site_rates: Mapping[str, float | None] = field(default_factory=dict)
+    other_sites_rate: float | None = None
 
     @property
     def is_any(self) -> bool:
         """Tell whether there is any bound to keep."""
-        return bool(self.routes or self.rates) or self.other_sites is not None or any(self.sites.values())
+        return bool(self.routes) or self.has_rates or self.other_sites is not None or any(self.sites.values())
+
+    @property
+    def has_rates(self) -> bool:
+        """Tell whether any of the bounds is one on calls in a second."""
+        return bool(self.rates) or self.other_sites_rate is not None or any(self.site_rates.values())
+
+    def rate_of_site(self, site_id: str) -> float | None:
+        """Return the most calls that begin for a site in a second, or None."""
+        return self.site_rates.get(site_id, self.other_sites_rate)
 
     def of_site(self, site_id: str) -> int | None:
         """Return the bound of a site, or None."""
@@ -49,6 +60,11 @@ def calls_allowed(rate: float, next_call_at: float, now: float) -> int:
 def next_call_after(rate: float, next_call_at: float, now: float, calls: int) -> float:
     """Return the `next_call_at` of a rate once so many calls began now."""
     return _since(rate, next_call_at, now) + calls / rate
+
+
+def refilled_at(rate: float, next_call_at: float) -> float:
+    """Return from when on a rate allows one more call."""
+    return next_call_at + (1.0 - ROUNDING) / rate
 
 
 def _since(rate: float, next_call_at: float, now: float) -> float:

@@ -76,6 +76,8 @@ class PolicyFile:
             rates={name: rate for name, rate in rates.items() if rate is not None},
             sites={name: policy.review_limits.concurrent_calls for name, policy in self.sites.items()},
             other_sites=self.default.review_limits.concurrent_calls,
+            site_rates={name: policy.review_limits.calls_per_second for name, policy in self.sites.items()},
+            other_sites_rate=self.default.review_limits.calls_per_second,
         )
 
     @property

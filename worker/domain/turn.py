@@ -79,11 +79,14 @@ class Over:
 class Wait:
     """Nothing may be done now.
 
-    Another holds the lease, it is not due, an older delivery is unsettled, a pause or the CMS's open breaker keeps it
-    back, or no release run permits it.
+    Another holds the lease, it is not due, an older delivery is unsettled, a pause, the CMS's open breaker or a limit on
+    calls to it keeps it back, or no release run permits it. `seconds` is when a rate allows the next call, where one
+    keeps it back; `first` is the event of a delivery that should try a closed CMS in its place.
     """
 
-    reason: Literal["leased", "due", "older", "pause", "breaker", "permit"]
+    reason: Literal["leased", "due", "older", "pause", "breaker", "limit", "permit"]
+    seconds: float | None = None
+    first: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

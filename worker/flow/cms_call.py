@@ -39,6 +39,7 @@ def terms_for(services: Services, stored: StoredPublication) -> Terms:
         promise=Promise(has_lookup=cms.has_lookup, is_idempotent=cms.is_idempotent),
         jitter=services.jitter(),
         quarantine=services.quarantine,
+        limits=policy.delivery_limits,
     )
 
 

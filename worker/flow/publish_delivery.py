@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection
+from contextlib import suppress
+from dataclasses import replace
 
 from worker.domain.delivery import Advance
 from worker.domain.errors import Blocked
@@ -10,26 +11,20 @@ from worker.domain.turn import (
     APPROVAL_EXPIRED,
     SUPERSEDED,
     WITHDRAWN,
-    Ask,
     Close,
     Over,
-    Send,
     Settlement,
-    after_failed_probe,
-    after_lookup,
-    after_send,
-    not_asked,
-    not_sent,
+    Wait,
     standing_status,
 )
-from worker.flow.cms_call import ask_cms, news_of, send_to_cms, terms_for
+from worker.flow.cms_call import terms_for
+from worker.flow.publishing.following import wake_followers
+from worker.flow.publishing.visit import visit
 from worker.flow.services import Services
 from worker.store.coverage import has_current_approvals
-from worker.store.engine import reading, writing
-from worker.store.events import find_event
+from worker.store.engine import reading
+from worker.store.events import EventRow, find_event
 from worker.store.publications import StoredPublication, load_publication
-from worker.store.sends import SendLease, send_again, settle, take_turn
-from worker.store.standings import Terms
 
 
 def publish_delivery(services: Services, event_id: str) -> Advance:
@@ -39,19 +34,10 @@ def publish_delivery(services: Services, event_id: str) -> Advance:
     by another, behind an older one, not permitted, in doubt; `waiting` where none was prepared. Raises the code it was
     closed with now (`cms.delivery.approval_expired`), `cms.delivery.failed`, `.tampered` or `.invalid`; `Unavailable`.
     """
-    with reading(services.engine) as conn:
-        event = find_event(conn, event_id)
-        if event is None:
-            raise Blocked("coordinator.event_id.unknown", "there is no such event; see locseal releases list")
-        stored = load_publication(
-            conn,
-            event_id,
-            publication_trust=services.keys.trust("publication"),
-            approval_trust=services.keys.trust("approval"),
-        )
+    event, stored = _load(services, event_id)
     if stored is None:
         return Advance(status="waiting", event_id=event_id, plan_id=event.plan_id)
-    end = None if services.draining() else _visit(services, stored, terms_for(services, stored))
+    end = None if services.draining() else _visit(services, stored)
     services.meters.visit(end)
     if isinstance(end, Close) and end.code not in {SUPERSEDED, WITHDRAWN}:
         raise Blocked(end.code, "the delivery was closed before it was sent; see locseal deliveries list")
@@ -63,58 +49,31 @@ def publish_delivery(services: Services, event_id: str) -> Advance:
     return Advance(status=status, event_id=event_id, plan_id=event.plan_id, delivery_id=stored.delivery.delivery_id)
 
 
-def _visit(services: Services, stored: StoredPublication, terms: Terms) -> Over | Close | Settlement | None:
-    """Return how the visit ended the delivery or its lease, or None where nothing may be done or the lease was lost."""
-    began = services.monotonic()
-    turn, lease = writing(services.engine, lambda conn: take_turn(conn, terms, now=services.now()))
-    services.claimed("delivery")
-    services.checkpoint("publish.claimed")
-    if isinstance(turn, Ask) and lease is not None:
-        return _ask(services, stored, terms, lease)
-    if isinstance(turn, Send) and lease is not None:
-        return _send(services, stored, terms, lease, began=began)
-    return turn if isinstance(turn, Over | Close) else None
-
-
-def _ask(services: Services, stored: StoredPublication, terms: Terms, lease: SendLease) -> Settlement | None:
-    reply = ask_cms(services, stored.delivery)
-    services.checkpoint("publish.looked_up")
-    asked = lease.asked(terms.send_seconds)
-    after = after_lookup(reply.answer, asked, jitter=terms.jitter) if reply.was_called else not_asked(reply.answer.code)
-    told = news_of(services, stored, lease, reply)
-    if lease.permit is not None and reply.shown == "fault" and isinstance(after, Settlement):
-        after = after_failed_probe(after, is_send=False)
-    began = services.monotonic()
-
-    def work(conn: Connection) -> SendLease | Settlement | None:
-        if isinstance(after, Settlement):
-            return after if settle(conn, lease, after, reply.word, now=services.now(), told=told) else None
-        assert reply.word is not None  # only a verified answer is an absent
-        return send_again(conn, terms, lease, reply.word, now=services.now(), told=told)
-
-    follows = writing(services.engine, work)
-    services.checkpoint("publish.asked")
-    return _send(services, stored, terms, follows, began=began) if isinstance(follows, SendLease) else follows
-
-
-def _send(
-    services: Services, stored: StoredPublication, terms: Terms, lease: SendLease, *, began: float
-) -> Settlement | None:
-    reply = send_to_cms(services, stored, began=began)
-    services.checkpoint("publish.answered")
-    end = not_sent(reply.answer.code, was_in_doubt=lease.was_in_doubt)
-    is_failed_probe = lease.permit is not None and reply.shown == "fault"
-    if reply.was_called:
-        end = after_send(
-            reply.answer,
-            was_in_doubt=lease.was_in_doubt,
-            attempts=lease.attempts,
-            max_attempts=lease.max_attempts + int(is_failed_probe),  # it is not counted, so it uses nothing up
-            promise=terms.promise,
-            jitter=terms.jitter,
+def _load(services: Services, event_id: str) -> tuple[EventRow, StoredPublication | None]:
+    with reading(services.engine) as conn:
+        event = find_event(conn, event_id)
+        if event is None:
+            raise Blocked("coordinator.event_id.unknown", "there is no such event; see locseal releases list")
+        stored = load_publication(
+            conn,
+            event_id,
+            publication_trust=services.keys.trust("publication"),
+            approval_trust=services.keys.trust("approval"),
         )
-    end = after_failed_probe(end, is_send=True) if is_failed_probe else end
-    told = news_of(services, stored, lease, reply)
-    is_ours = writing(services.engine, lambda conn: settle(conn, lease, end, reply.word, now=services.now(), told=told))
-    services.checkpoint("publish.settled")
-    return end if is_ours else None
+    return event, stored
+
+
+def _visit(services: Services, stored: StoredPublication) -> Over | Close | Settlement | None:
+    """Visit the delivery, after another that should try a closed CMS first; return None where it goes on waiting."""
+    terms = terms_for(services, stored)
+    end = visit(services, stored, terms)
+    if isinstance(end, Wait) and end.first is not None:
+        with suppress(Blocked):  # what is wrong with that one is its own story
+            _, other = _load(services, end.first)
+            if other is not None:
+                wake_followers(
+                    services, other, visit(services, other, replace(terms_for(services, other), gives_way=False))
+                )
+        end = visit(services, stored, replace(terms, gives_way=False))
+    wake_followers(services, stored, end)
+    return None if isinstance(end, Wait) else end

@@ -24,6 +24,7 @@ from worker.domain.signature import SignedDocument, TrustSet
 from worker.domain.stall import WorkKind
 from worker.flow.collecting.slot import Collecting
 from worker.flow.meters import Meters
+from worker.flow.publishing.pacing import Pacing
 from worker.flow.tracing.port import NoTraces, Traces
 
 T = TypeVar("T")
@@ -169,5 +170,6 @@ class Services:
     cut: Callable[[], bool] = lambda: False  # true once the time of what it has in hand is over, too
     claimed: Callable[[WorkKind], None] = no_claim_watched  # told whenever a claim came to its end, whatever it found
     collecting: Collecting = field(default_factory=Collecting)  # one collector at a time in this process
+    pacing: Pacing = field(default_factory=Pacing)  # one wait a site for the rate of its CMS
     meters: Meters = field(default_factory=Meters)  # what this process counts and times, for graphs
     traces: Traces = field(default_factory=NoTraces)  # takes the spans of what was done

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    RowMapping,
     Select,
     and_,
     exists,
@@ -114,6 +115,45 @@ def closures_of(conn: Connection, sides: Collection[tuple[str, str]]) -> tuple[C
         Closure(kind=row.kind, name=row.name, until_at=row.open_until_at or 0.0)
         for row in rows
         if (row.kind, row.name) in sides
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenBreaker:
+    """One open breaker as people look at it; `state` says whether it waits, may be tried, or is being tried."""
+
+    kind: str  # provider | cms
+    name: str
+    open_until_at: float | None
+    reason: str | None  # the code that opened it
+    opened_by: str | None  # the worker
+    failures: int
+    pause_seconds: float
+    probe_expires_at: float | None
+    state: str  # closed_until | to_be_probed | probed
+
+
+def list_breakers(conn: Connection, *, now: float | None) -> tuple[OpenBreaker, ...]:
+    """Return the open breakers, by kind and name."""
+    at = read_clock(conn, now)
+    query = select(breakers).where(breakers.c.is_open.is_(True)).order_by(breakers.c.kind, breakers.c.name)
+    return tuple(_open(row, at) for row in conn.execute(query).mappings())
+
+
+def _open(row: RowMapping, at: float) -> OpenBreaker:
+    state = _state(row)
+    is_probed = state.probe_token is not None and (state.probe_expires_at or 0.0) > at
+    waits = "closed_until" if (state.open_until_at or 0.0) > at else "to_be_probed"
+    return OpenBreaker(
+        kind=row["kind"],
+        name=row["name"],
+        open_until_at=state.open_until_at,
+        reason=state.reason,
+        opened_by=state.opened_by,
+        failures=state.failures,
+        pause_seconds=state.pause_seconds,
+        probe_expires_at=state.probe_expires_at if is_probed else None,
+        state="probed" if is_probed else waits,
     )
 
 

@@ -37,20 +37,20 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from worker.domain.attempt import require_lease_seconds
-from worker.domain.breaker import PROVIDER, Permit
+from worker.domain.breaker import Permit
 from worker.domain.evidence import EvidenceClaim, EvidenceKey
 from worker.domain.identifier import require_time, require_token
 from worker.domain.limits import UNBOUNDED, FleetLimits, Room
 from worker.domain.policy import EvidenceLeases
-from worker.store.breakers import open_names, probes_due, probes_waiting
-from worker.store.claimable import may_be_claimed, names
+from worker.store.breakers import probes_due, probes_waiting
+from worker.store.claimable import may_be_claimed
 from worker.store.conditions import is_leased, is_waiting
+from worker.store.due_groups import due_groups
 from worker.store.engine import Bind, Moment, clock, is_sqlite, json_rows, row_source, writing
 from worker.store.evidence_claims import claim_of, key_of
 from worker.store.evidence_probes import probe
 from worker.store.leases import EVIDENCE
 from worker.store.limits import count_calls, lock_limits, room_of, room_parameters
-from worker.store.pauses import is_all_paused, paused_names
 from worker.store.schema import evidence
 
 # As long as all groups together have no more candidates than this, each is read as far as the batch could need; beyond
@@ -124,7 +124,7 @@ def claim_due(
             given |= room_parameters(room_of(conn, kept, now=moment))
         rows = EVIDENCE.take_many(conn, statement, most=most, worker_id=worker_id, leases=leases, parameters=given)
         if kept is not None:
-            count_calls(conn, kept, [row["provider"] for row in rows], now=moment)
+            count_calls(conn, kept, [(row["site_id"], row["provider"]) for row in rows], now=moment)
         return rows
 
     def work(conn: Connection) -> list[ClaimedRow]:
@@ -150,7 +150,7 @@ def claim_due(
             )
             claimed = [_claimed(row, permit) for row, permit in taken] + claimed
             if kept is not None:
-                count_calls(conn, kept, [route for _ in taken], now=moment)
+                count_calls(conn, kept, [(row["site_id"], route) for row, _ in taken], now=moment)
         if routes and len(claimed) < limit:  # places were kept for probes that had nothing to ask
             claimed += [_claimed(row) for row in take(conn, limit - len(claimed), False)]
         return claimed
@@ -193,7 +193,7 @@ def _picked(bind: Bind, now: Moment, *, is_bounded: bool) -> CTE:
 
 def ranked_due(bind: Bind, now: Moment, *, is_bounded: bool) -> Select[tuple[str, int]]:
     """Return (request_id, place): candidates by how many leases their site would have, then by due order."""
-    groups = _groups(bind, now)
+    groups = due_groups(bind, now)
     found = _candidates(bind, groups, now)
     live = (
         select(evidence.c.site_id, func.count().label("leases"))
@@ -230,40 +230,6 @@ def _within_room(bind: Bind, turns: Subquery) -> Subquery:
     fitting = select(*turns.c, place).where(turns.c.own_turn <= of_site).subquery("fitting")
     of_route = free("provider", fitting.c.provider, literal_column(str(UNBOUNDED), Integer))
     return select(*fitting.c).where(fitting.c.route_turn <= of_route).subquery("within_room")
-
-
-def _groups(bind: Bind, now: Moment) -> CTE:
-    """Return (site_id, provider) of the groups with something due, found by jumps from one to the next."""
-    e = evidence.alias("waiting")
-    waits = is_waiting(e)
-    sites = select(select(func.min(e.c.site_id)).where(waits).scalar_subquery().label("site_id"))
-    site = sites.cte("sites", recursive=True)
-    next_site = select(func.min(e.c.site_id)).where(waits, e.c.site_id > site.c.site_id).scalar_subquery()
-    site = site.union_all(select(next_site).where(site.c.site_id.is_not(None)))
-    first_route = select(func.min(e.c.provider)).where(waits, e.c.site_id == site.c.site_id).scalar_subquery()
-    routes = select(site.c.site_id, first_route.label("provider")).where(
-        site.c.site_id.is_not(None),
-        site.c.site_id.not_in(names(bind, "blocked_sites")),
-        site.c.site_id.not_in(paused_names("site", clock(bind, now))),
-        ~is_all_paused(clock(bind, now)),
-    )
-    route = routes.cte("routes", recursive=True)
-    of_route = (waits, e.c.site_id == route.c.site_id)
-    next_route = select(func.min(e.c.provider)).where(*of_route, e.c.provider > route.c.provider).scalar_subquery()
-    route = route.union_all(select(route.c.site_id, next_route).where(route.c.provider.is_not(None)))
-    of_group = (waits, e.c.site_id == route.c.site_id, e.c.provider == route.c.provider)
-    first_due = select(func.min(e.c.next_attempt_at)).where(*of_group).scalar_subquery()
-    return (
-        select(route.c.site_id, route.c.provider)
-        .where(
-            route.c.provider.is_not(None),
-            route.c.provider.not_in(names(bind, "blocked_providers")),
-            route.c.provider.not_in(paused_names("provider", clock(bind, now))),
-            route.c.provider.not_in(open_names(PROVIDER)),
-            first_due <= clock(bind, now),
-        )
-        .cte("groups")
-    )
 
 
 def _candidates(bind: Bind, groups: CTE, now: Moment) -> Subquery:

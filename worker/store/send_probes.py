@@ -5,28 +5,41 @@ Asked under the locks of the source and of the delivery; the breaker's lock is t
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, RowMapping, exists, select
+from typing import Final
+
+from sqlalchemy import Connection, Float, RowMapping, exists, literal_column, select, text
 
 from worker.domain.breaker import CMS, Permit
+from worker.domain.turn import Wait
 from worker.store.breakers import grant, lock_breaker
-from worker.store.conditions import is_waiting
-from worker.store.engine import clock, read_clock
-from worker.store.schema import deliveries
-from worker.store.standings import Terms
+from worker.store.conditions import is_row_sound, is_waiting
+from worker.store.engine import clock, is_sqlite, read_clock
+from worker.store.leases import DELIVERIES
+from worker.store.pauses import is_paused
+from worker.store.permits import has_permit
+from worker.store.schema import DUE, WAKE_ORDER, deliveries
+from worker.store.standings import OLDER, OLDER_UNSETTLED, Terms
+
+LOOKED_AT: Final = 1000  # due deliveries, the longest waiting first, among which the fewest attempts are looked for
 
 
-def find_gate(conn: Connection, terms: Terms, *, is_lookup: bool, now: float | None) -> int | bool:
-    """Return whether the CMS may be called: true, false, or the generation of the breaker that this call may probe.
+def find_gate(conn: Connection, terms: Terms, *, attempts: int | None, now: float | None) -> int | bool | Wait:
+    """Return whether the CMS may be called: true, what is waited for, or the generation of the breaker to be probed.
 
-    A send gives way to a look-up that is due at the same site.
+    `attempts` are those of a send, None for a look-up. A send gives way to a look-up that is due at the same site, and
+    (where the terms say so) to another send that had fewer attempts.
     """
     state = lock_breaker(conn, CMS, terms.site_id)
     if not state.is_open:
         return True
     if not state.may_probe(read_clock(conn, now)):
-        return False
-    if not is_lookup and terms.promise.has_lookup and _has_lookup_due(conn, terms, now):
-        return False
+        return Wait(reason="breaker")
+    if attempts is not None:
+        if terms.promise.has_lookup and _has_lookup_due(conn, terms, now):
+            return Wait(reason="breaker")
+        fewer = _with_fewer_attempts(conn, terms, attempts, now) if terms.gives_way else None
+        if fewer is not None:
+            return Wait(reason="breaker", first=fewer)
     return state.generation
 
 
@@ -36,6 +49,35 @@ def grant_permit(conn: Connection, terms: Terms, taken: RowMapping, generation: 
     seconds = min(terms.lease_seconds, 3 * terms.send_seconds)
     grant(conn, CMS, terms.site_id, permit, seconds=seconds, now=now)
     return permit
+
+
+def _with_fewer_attempts(conn: Connection, terms: Terms, attempts: int, now: float | None) -> str | None:
+    """Return the event of the site's sendable delivery with the fewest attempts, if it had fewer than these."""
+    at = clock(conn, now)
+    order = literal_column(WAKE_ORDER, Float)
+    longest = (
+        select(deliveries.c.delivery_id)
+        .where(text(DUE), deliveries.c.site_id == terms.site_id, order <= at, deliveries.c.next_attempt_at <= at)
+        .order_by(order, deliveries.c.delivery_id)
+        .limit(LOOKED_AT)
+    )
+    older = exists().where(
+        OLDER.c.site_id == deliveries.c.site_id,
+        OLDER.c.source_id == deliveries.c.source_id,
+        OLDER.c.source_sequence < deliveries.c.source_sequence,
+        OLDER_UNSETTLED,
+    )
+    sound = is_row_sound(deliveries, tokens=DELIVERIES.tokens, hashes=DELIVERIES.hashes, of_sqlite=is_sqlite(conn))
+    may_be_sent = [deliveries.c.in_doubt.is_(False), sound, ~older, ~is_paused(deliveries.c.site_id, None, at)]
+    if terms.is_guided:
+        may_be_sent.append(has_permit(at))
+    fewest = (
+        select(deliveries.c.event_id)
+        .where(deliveries.c.delivery_id.in_(longest), deliveries.c.attempts < attempts, *may_be_sent)
+        .order_by(deliveries.c.attempts, deliveries.c.next_attempt_at, deliveries.c.delivery_id)
+        .limit(1)
+    )
+    return conn.execute(fewest).scalar_one_or_none()
 
 
 def _has_lookup_due(conn: Connection, terms: Terms, now: float | None) -> bool:

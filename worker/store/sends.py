@@ -37,6 +37,7 @@ from worker.store.delivery_answers import Word, append_word
 from worker.store.engine import clock
 from worker.store.leases import DELIVERIES, QUARANTINED
 from worker.store.schema import deliveries, events
+from worker.store.send_limits import count_call, find_room
 from worker.store.send_probes import find_gate, grant_permit
 from worker.store.setbacks import Ending
 from worker.store.standings import Terms, lock_source, read_standing, standing_of
@@ -94,12 +95,17 @@ def take_turn(conn: Connection, terms: Terms, *, now: float | None) -> tuple[Tur
         _close(conn, terms.delivery_id, turn, now=now)
     if not isinstance(turn, Ask | Send):
         return turn, None
-    gate: int | bool = True
+    full = find_room(conn, terms, now=now)
+    if full is not None:
+        return full, None
+    gate: int | bool | Wait = True
     if row["is_cms_troubled"]:
-        gate = find_gate(conn, terms, is_lookup=isinstance(turn, Ask), now=now)
-    if gate is False:
-        return Wait(reason="breaker"), None
+        attempts = None if isinstance(turn, Ask) else row["attempts"]
+        gate = find_gate(conn, terms, attempts=attempts, now=now)
+    if isinstance(gate, Wait):
+        return gate, None
     taken = _take(conn, terms, turn, now=now)
+    count_call(conn, terms, now=now)
     permit = None if gate is True else grant_permit(conn, terms, taken, gate, now=now)
     lease = _lease(taken, was_in_doubt=row["in_doubt"])
     return turn, replace(lease, is_cms_troubled=row["is_cms_troubled"], permit=permit)
@@ -139,6 +145,7 @@ def send_again(
         .mappings()
         .one()  # the row is locked, and was just read as ours
     )
+    count_call(conn, terms, now=now)
     append_word(conn, lease.delivery_id, word, now=now)
     tell(conn, told, now=now)
     return replace(_lease(taken, was_in_doubt=False), is_cms_troubled=lease.is_cms_troubled)

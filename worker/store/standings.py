@@ -15,6 +15,7 @@ from worker.domain.attempt import LEASED
 from worker.domain.breaker import CMS
 from worker.domain.errors import Blocked
 from worker.domain.identifier import is_time
+from worker.domain.policy import Limits
 from worker.domain.quarantine import Quarantine
 from worker.domain.turn import APPROVAL_EXPIRED, Promise, Standing
 from worker.store.breakers import is_troubled
@@ -50,6 +51,8 @@ class Terms:
     promise: Promise
     jitter: float
     quarantine: Quarantine = field(default_factory=Quarantine)
+    limits: Limits = field(default_factory=Limits)  # on calls to the site's CMS
+    gives_way: bool = True  # another delivery with fewer attempts tries a closed CMS first
 
 
 def lock_source(conn: Connection, terms: Terms) -> None:

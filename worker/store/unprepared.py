@@ -147,7 +147,9 @@ def _walk(conn: Connection, at: float) -> list[str]:
     return list(found)
 
 
-def _ready(conn: Connection, event_ids: Iterable[str], accepted: Accepted, at: float) -> Sequence[Row[Any]]:
+def _ready(
+    conn: Connection, event_ids: Iterable[str], accepted: Accepted, at: float
+) -> Sequence[Row[Any, Any, Any, Any]]:
     """Return those events that are ready, in order, with when they were last woken and when their evidence last moved."""
     named = _named(event_ids)
     source = _source(conn)

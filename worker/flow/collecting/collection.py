@@ -9,6 +9,7 @@ process that drains hands back what it has not asked about, and wakes another fo
 from __future__ import annotations
 
 from worker.domain.errors import Unavailable
+from worker.domain.limits import FleetLimits
 from worker.domain.messages import EVIDENCE_COLLECT
 from worker.domain.review import Collected, Reused, Verified
 from worker.flow.collecting.answered import Answered
@@ -19,9 +20,13 @@ from worker.flow.collecting.ready_events import Ready, tell_ready
 from worker.flow.collecting.settlement import settle_answers
 from worker.flow.services import Services
 from worker.store.due_evidence import ClaimedRow, claim_due
+from worker.store.due_groups import seconds_to_refill
+from worker.store.engine import reading
 
 FIRST_PAUSE_SECONDS = 0.05  # between tries while the database is away; doubles
 LONGEST_PAUSE_SECONDS = 2.0
+LONGEST_REFILL_SECONDS = 10.0  # a rate that allows the next call later than this is left to the sweeper
+REFILL_SLICE_SECONDS = 1.0  # so that a drain is seen
 
 
 class Collection:
@@ -33,6 +38,7 @@ class Collection:
         self._handed_back: str | None = None  # an event with rows that another worker may take at once
         self._is_more_due = True  # a claim may find something
         self._is_bounded = False  # the last claim kept to limits
+        self._refill_at: float | None = None  # when a rate lets a due row begin, by this process's own clock
         self._claimed: list[tuple[ClaimedRow, Guard]] = []  # not loaded yet
         self._answered: list[Answered] = []  # not settled yet
         self._jobs: dict[str, str] = {}  # site id by job id: settled, and readiness not asked yet
@@ -51,12 +57,13 @@ class Collection:
                 self._let_go()
                 if not self._has_work():
                     raise
-            if self._has_work():
-                self._answered += self._calls.gather(has_company=bool(self._answered), pause_seconds=pause)
+            wait = pause or self._seconds_to_refill()
+            if self._has_work() or (wait and not self._services.draining()):
+                self._answered += self._calls.gather(has_company=bool(self._answered), pause_seconds=wait)
             elif self._services.draining() or self._services.collecting.try_leave():
                 self._wake_another()
                 return self._done
-            self._is_more_due |= self._services.collecting.take_wake()
+            self._is_more_due |= self._services.collecting.take_wake() or self._is_refilled()
 
     def _has_work(self) -> bool:
         return bool(self._claimed or self._answered or self._calls.waiting)
@@ -103,11 +110,35 @@ class Collection:
             self._services.claimed("evidence")
             self._is_more_due = len(rows) == places
             self._is_bounded = limits.is_any
+            self._await_refill(limits, is_in_vain=not rows, is_short=not self._is_more_due)
             self._claimed = [
                 (row, Guard.of_lease(self._services, began=began, seconds=leases.for_site(row.site_id))) for row in rows
             ]
             self._done = self._done.plus(claimed=len(rows))
             self._services.checkpoint("collect.claimed")
+
+    def _await_refill(self, limits: FleetLimits, *, is_in_vain: bool, is_short: bool) -> None:
+        """Remember when a rate lets a due row begin that this claim left.
+
+        A claim in vain that had waited for that ends the waiting: another worker was faster, or the row may not be
+        claimed after all, and the sweeper wakes what is left.
+        """
+        had_waited, self._refill_at = self._refill_at is not None, None
+        if not (limits.has_rates and is_short) or (is_in_vain and had_waited):
+            return
+        with reading(self._services.engine) as conn:
+            seconds = seconds_to_refill(conn, limits, now=self._services.now())
+        if seconds is not None and seconds <= LONGEST_REFILL_SECONDS:
+            self._refill_at = self._services.monotonic() + seconds
+
+    def _seconds_to_refill(self) -> float:
+        """Return how long to sleep for a rate that refills, at most; 0 where nothing waits for one."""
+        if self._refill_at is None or self._answered:
+            return 0.0
+        return min(max(0.0, self._refill_at - self._services.monotonic()), REFILL_SLICE_SECONDS)
+
+    def _is_refilled(self) -> bool:
+        return self._refill_at is not None and self._services.monotonic() >= self._refill_at
 
     def _begin(self) -> None:
         if not self._claimed:

@@ -1,0 +1,72 @@
+"""Which sites and review routes have evidence due, and how long until a rate lets some of it begin."""
+
+from __future__ import annotations
+
+from sqlalchemy import CTE, Connection, func, select
+
+from worker.domain.breaker import PROVIDER
+from worker.domain.limits import FleetLimits, refilled_at
+from worker.store import limits
+from worker.store.breakers import open_names
+from worker.store.claimable import names
+from worker.store.conditions import is_waiting
+from worker.store.engine import Bind, Moment, clock, json_rows, read_clock
+from worker.store.pauses import is_all_paused, paused_names
+from worker.store.schema import evidence
+
+
+def seconds_to_refill(conn: Connection, kept: FleetLimits, *, now: float | None) -> float | None:
+    """Return in how many seconds a rate lets a row begin that is due now; None where no rate is what keeps rows back.
+
+    A bound on open calls may keep it back all the same, or another worker be faster.
+    """
+    nobody = json_rows([])
+    groups = due_groups(conn, now)
+    due = conn.execute(select(*groups.c), {"blocked_sites": nobody, "blocked_providers": nobody}).all()
+    at = read_clock(conn, now)
+    saved = limits.saved_of(conn)
+    waits = []
+    for site_id, route in due:
+        rates = (
+            (kept.rates.get(route), saved.get((limits.PROVIDER, route), 0.0)),
+            (kept.rate_of_site(site_id), saved.get((limits.SITE, site_id), 0.0)),
+        )
+        waits.append(max([refilled_at(rate, since) - at for rate, since in rates if rate is not None], default=0.0))
+    return min([wait for wait in waits if wait > 0], default=None)
+
+
+def due_groups(bind: Bind, now: Moment) -> CTE:
+    """Return (site_id, provider) of the groups with something due that nothing keeps back, found by jumps along the index.
+
+    Whoever executes binds `blocked_sites` and `blocked_providers`.
+    """
+    e = evidence.alias("waiting")
+    waits = is_waiting(e)
+    sites = select(select(func.min(e.c.site_id)).where(waits).scalar_subquery().label("site_id"))
+    site = sites.cte("sites", recursive=True)
+    next_site = select(func.min(e.c.site_id)).where(waits, e.c.site_id > site.c.site_id).scalar_subquery()
+    site = site.union_all(select(next_site).where(site.c.site_id.is_not(None)))
+    first_route = select(func.min(e.c.provider)).where(waits, e.c.site_id == site.c.site_id).scalar_subquery()
+    routes = select(site.c.site_id, first_route.label("provider")).where(
+        site.c.site_id.is_not(None),
+        site.c.site_id.not_in(names(bind, "blocked_sites")),
+        site.c.site_id.not_in(paused_names("site", clock(bind, now))),
+        ~is_all_paused(clock(bind, now)),
+    )
+    route = routes.cte("routes", recursive=True)
+    of_route = (waits, e.c.site_id == route.c.site_id)
+    next_route = select(func.min(e.c.provider)).where(*of_route, e.c.provider > route.c.provider).scalar_subquery()
+    route = route.union_all(select(route.c.site_id, next_route).where(route.c.provider.is_not(None)))
+    of_group = (waits, e.c.site_id == route.c.site_id, e.c.provider == route.c.provider)
+    first_due = select(func.min(e.c.next_attempt_at)).where(*of_group).scalar_subquery()
+    return (
+        select(route.c.site_id, route.c.provider)
+        .where(
+            route.c.provider.is_not(None),
+            route.c.provider.not_in(names(bind, "blocked_providers")),
+            route.c.provider.not_in(paused_names("provider", clock(bind, now))),
+            route.c.provider.not_in(open_names(PROVIDER)),
+            first_due <= clock(bind, now),
+        )
+        .cte("groups")
+    )
