@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from sqlalchemy import func, select
 
-from tests.builders import NOW, Keyring, change_event, response_for, results_for, signed_submission
+from tests.builders import NOW, change_event, response_for, results_for, signed_submission
 from tests.chaos.plan import LOCALES, LOCALES_OF_AN_EVENT, SITES
 from tests.fakes import FixedPolicies, RecordingQueue
+from tests.keyring import Keyring
 from worker.adapters.calls import CallLoop
 from worker.adapters.verifiers.jws import JwsVerifier
 from worker.domain.errors import ProviderFailure

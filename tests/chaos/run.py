@@ -16,6 +16,7 @@ from tests.chaos.faults import Steps, begin
 from tests.chaos.plan import GAP_SECONDS, Fault, Lane, Plan, make_plan
 from tests.chaos.producer import Producer, Sent
 from tests.chaos.recovery import Recovery, progress_of, recovery_after
+from tests.chaos.user import User
 from worker.cli.local_fleet import FleetError
 from worker.domain.errors import Unavailable
 
@@ -23,8 +24,6 @@ TICK_SECONDS: Final = 0.05
 LOOK_SECONDS: Final = 1.0
 FULL_LENGTH_FAULTS: Final = 100  # from so many on, faults last as long as the plan's table says
 BOUND_TRIALS: Final = 5
-USER_SECONDS: Final = 5.0
-USER_COMMANDS: Final = (("releases", "list"), ("deliveries", "list"), ("rejections", "list"), ("pause", "--list"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +136,7 @@ def _under_fire(here: Arena, outcome: Outcome, producer: Producer, say: Callable
     for fault in outcome.plan.faults:
         waiting.setdefault(fault.kind.lane, []).append(fault)
     running: dict[Lane, _Running] = {}
-    user_at = began
+    user = User(here) if outcome.options.is_sqlite else None
     while any(waiting.values()) or running or time.monotonic() - began < outcome.plan.seconds:
         producer.is_done()  # raises what its thread met
         for lane, faults in waiting.items():
@@ -150,11 +149,13 @@ def _under_fire(here: Arena, outcome: Outcome, producer: Producer, say: Callable
                 running[lane] = _Running(fault=fault, target=target, steps=steps, began_at=time.time(), next_at=now)
                 _step(running, lane, outcome, say)
         here.supervise()
-        if outcome.options.is_sqlite and time.monotonic() >= user_at:
-            _be_a_user(here, outcome)
-            user_at = time.monotonic() + USER_SECONDS
+        if user is not None:
+            user.look()
         time.sleep(TICK_SECONDS)
     outcome.chaos_seconds = time.monotonic() - began
+    if user is not None:
+        user.finish()
+        outcome.user_commands, outcome.user_faults = user.commands, user.faults
 
 
 def _step(running: dict[Lane, _Running], lane: Lane, outcome: Outcome, say: Callable[[str], None]) -> None:
@@ -168,17 +169,6 @@ def _step(running: dict[Lane, _Running], lane: Lane, outcome: Outcome, say: Call
     del running[lane]
     outcome.done.append(Done(fault=one.fault, target=one.target, began_at=one.began_at, ended_at=time.time()))
     say(f"{len(outcome.done):4d}/{len(outcome.plan.faults)}  {one.fault.kind.name} ({one.target})")
-
-
-def _be_a_user(here: Arena, outcome: Outcome) -> None:
-    """Read what operators read; each command must answer, whatever the workers do with the file."""
-    arguments = USER_COMMANDS[outcome.user_commands % len(USER_COMMANDS)]
-    found = here.command(*arguments, "--json")
-    outcome.user_commands += 1
-    if found.returncode != 0 or "locked" in found.stdout + found.stderr:
-        outcome.user_faults.append(
-            f"locseal {' '.join(arguments)}: exit code {found.returncode}: {found.stderr[-500:]}"
-        )
 
 
 # --- afterwards -----------------------------------------------------------------------------------------------------
