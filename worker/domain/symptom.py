@@ -114,7 +114,7 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
     # --- what waits on purpose ---
     "pause.active": Rule("note", "resume when the reason is gone", "locseal resume {scope}"),
-    "breaker.open": Rule("warning", "look at the other side; the fleet tries it by itself", "locseal pause --list"),
+    "breaker.open": Rule("warning", "look at the other side; the fleet tries it by itself", "locseal breakers list"),
 }
 
 
