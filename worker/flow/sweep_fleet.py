@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from worker.domain.messages import DELIVERY_PREPARE, DELIVERY_PUBLISH, EVIDENCE_COLLECT, RUN_STEP
 from worker.flow.services import Services
 from worker.flow.sweeping.wakes import Wakes
+from worker.flow.tracing.expiries import tell_expired
 from worker.store.due import stamp_due_deliveries, stamp_due_evidence, take_turn_to_sweep
 from worker.store.due_runs import stamp_due_commands
 from worker.store.engine import writing
@@ -65,6 +66,7 @@ def sweep_fleet(
     expired = writing(engine, expire)
     services.checkpoint("sweep.expired")
     services.meters.expired(evidence=len(expired[0]), deliveries=len(expired[2]))
+    tell_expired(expired)
     wakes = Wakes(services, room=min(room, MOST_WAKES))
     third = max(1, wakes.room // 3)
 
