@@ -7,7 +7,7 @@ is a symptom itself. Nothing is changed, and nothing is made that is not there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,7 @@ import structlog
 from config.settings import Settings, SettingsError
 from worker.adapters.broker_checks import examine_broker
 from worker.adapters.flower_checks import DEFAULT, examine_flower
-from worker.adapters.key_checks import examine_keys
+from worker.adapters.key_checks import OURS, examine_keys
 from worker.adapters.package_checks import examine_package
 from worker.domain.errors import Blocked
 from worker.domain.symptom import Examination, Symptom, by_weight, found
@@ -28,6 +28,8 @@ from worker.store.engine import open_engine
 log = structlog.get_logger(__name__)
 
 DEADLINE_SECONDS: Final = 15.0  # for everything together; a connection that is swallowed takes 10
+# What the worker of a queue signs for: evidence approves, delivery publishes, a run's preflight tries both keys.
+SIGNED: Final = {"evidence": ("approval",), "delivery": ("publication",), "runs": ("approval", "publication")}
 LOCAL: Final = frozenset({None, "", "localhost", "127.0.0.1", "::1"})
 
 Examine = Callable[[], Examination]
@@ -42,17 +44,24 @@ class Diagnosis:
 
 
 def diagnose(
-    settings: Settings, *, flower: str | None = DEFAULT, is_short: bool = False, seconds: float = DEADLINE_SECONDS
+    settings: Settings,
+    *,
+    flower: str | None = DEFAULT,
+    queues: Collection[str] | None = None,
+    seconds: float = DEADLINE_SECONDS,
 ) -> Diagnosis:
     """Examine the installation that these settings describe; takes at most `seconds`, whatever does not answer.
 
-    The short form asks no other worker and no Flower.
+    With `queues`, those of one worker, it is the short form: only the keys that such a worker signs with are missed, and
+    neither other workers nor Flower are asked.
     """
+    is_short = queues is not None
+    signs = OURS if queues is None else sorted({purpose for queue in queues for purpose in SIGNED.get(queue, ())})
     sides: dict[str, Examine] = {
         "versions": examine_package,
         "database": lambda: _database(settings, looks_at_fleet=not is_short),
         "broker": lambda: _broker(settings, asks_workers=not is_short),
-        "keys": lambda: examine_keys(settings.private_keys(), settings.trusted_keys()),
+        "keys": lambda: examine_keys(settings.private_keys(), settings.trusted_keys(), signs=signs),
     }
     if flower is not None and not is_short:
         sides["flower"] = lambda: examine_flower(flower)
@@ -67,11 +76,11 @@ def diagnose(
     return Diagnosis(facts=facts, symptoms=by_weight(symptoms))
 
 
-def say_symptoms(settings: Settings) -> threading.Thread:
-    """Diagnose in the short form beside a starting worker and log a line for each symptom; returns at once."""
+def say_symptoms(settings: Settings, queues: Collection[str] = tuple(SIGNED)) -> threading.Thread:
+    """Diagnose in the short form beside a starting worker of these queues and log each symptom; returns at once."""
 
     def work() -> None:
-        for one in diagnose(settings, is_short=True).symptoms:
+        for one in diagnose(settings, queues=queues).symptoms:
             say = {"error": log.error, "warning": log.warning, "note": log.info}[one.severity]
             say("doctor.symptom", code=one.code, severity=one.severity, message=one.what, fix=one.command or one.fix)
 

@@ -244,6 +244,30 @@ def test_a_role_that_owns_everything(
     assert told["exit"] == 1
 
 
+def test_a_worker_says_it_at_its_start_and_shows_what_is_not_read(
+    home: Home, sick_redis: int, doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A worker of two queues logs each symptom once it has started, misses no key it does not sign with, and reads on."""
+    address = f"redis://127.0.0.1:{sick_redis}/0"
+    subprocess.run(["redis-cli", "-p", str(sick_redis), "CONFIG", "SET", "maxmemory", "50mb"], check=True)
+    shutil.rmtree(home.directory / "keys" / "private")
+    with LocalFleet(directory=tmp_path / "fleet") as fleet:
+        fleet.settings |= {"BROKER_URL": address, "STATE_DIR": str(home.directory)}
+        worker = fleet.start_worker(queues=["intake", "sweep"])
+        fleet.wait_for_worker(worker)
+        wait_for(lambda: "broker.eviction" in worker.log_text(), worker, "the symptoms", 60)
+        lines = [json.loads(line) for line in worker.log_text().splitlines() if "doctor.symptom" in line]
+        monkeypatch.setenv("LOCSEAL_BROKER_URL", address)
+        wait_for(lambda: "fleet.workers.none" not in doctor()["by_code"], worker, "the worker's answer", 90)
+        told = [one["what"].split()[5].rstrip(";") for one in doctor()["symptoms"] if one["code"] == "queue.unconsumed"]
+        assert worker.is_running()
+    by_code = {line["code"]: line for line in lines}
+    assert (by_code["broker.eviction"]["level"], by_code["broker.eviction"]["severity"]) == ("error", "error")
+    assert by_code["broker.eviction"]["fix"] == "redis-cli CONFIG SET maxmemory-policy noeviction"
+    assert not {code for code in by_code if code.startswith(("keys.private", "keys.signer", "fleet.", "flower."))}
+    assert sorted(told) == ["delivery", "evidence", "runs"]
+
+
 def test_flower_that_anybody_can_read(tmp_path: Path, broker: Broker, home: Home) -> None:
     """A real Flower on every address without a password: both are told, and none of it once it has ended."""
     with LocalFleet(directory=tmp_path / "flower") as fleet:

@@ -34,10 +34,14 @@ def check_keys(
     return _check(read_private(private_dir), read_trust(trust_dir), (private_dir, trust_dir), wanted, needed)
 
 
-def examine_keys(private_dir: Path, trust_dir: Path) -> Examination:
-    """Return the keys that sign with their ages, and what is wrong with any key file."""
+def examine_keys(private_dir: Path, trust_dir: Path, *, signs: Sequence[str] = OURS) -> Examination:
+    """Return the keys that sign with their ages, and what is wrong with any key file.
+
+    `signs` are the purposes that this process signs for; one that signs for none needs no private directory.
+    """
     private, trusted = read_private(private_dir), read_trust(trust_dir)
-    errors, warnings = _check(private, trusted, (private_dir, trust_dir), OURS, THEIRS)
+    errors, warnings = _check(private, trusted, (private_dir, trust_dir), signs, THEIRS)
+    errors = [one for one in errors if signs or one.code != "keys.private.missing"]
     symptoms = [
         Symptom(code=one.code, severity="error", what=f"{one.file}: {one.problem}", fix=one.fix) for one in errors
     ]
