@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
@@ -29,6 +30,22 @@ def test_a_restarted_redis(fleet: LocalFleet, sqlite_stage: Stage, signed: str, 
     assert facts(stage) == DONE
     assert attempts(stage) == [1] * 27
     assert [posts for _, posts in published(stage)] == [1]
+
+
+def test_a_redis_that_is_away_for_long(fleet: LocalFleet, sqlite_stage: Stage, signed: str) -> None:
+    """A worker asks for Redis again every two seconds, also at the fourth time, and takes messages once it is back."""
+    stage = sqlite_stage
+    worker = started(fleet)
+    broker = fleet.children.pop(0)
+    broker.kill()
+    wait_for(lambda: "(4/None)" in worker.log_text(), worker, "four tries", 60)
+    waits = re.findall(r"Trying again in ([0-9.]+) seconds", worker.log_text())
+    assert set(waits) == {"2.00"}
+    fleet.start_broker()
+    stage.submit(signed)
+    fleet.start_beat()
+    wait_for(lambda: is_delivered(stage), worker, "the delivery", 60)
+    assert facts(stage) == DONE
 
 
 def test_a_frozen_redis(fleet: LocalFleet, sqlite_stage: Stage, signed: str) -> None:

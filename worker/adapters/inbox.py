@@ -12,6 +12,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from queue import Empty
 from typing import Any
 
@@ -131,6 +132,11 @@ class CarefulConsumer(FrugalConsumer):
             size_bytes=len(body),
             body_sha256=hashlib.sha256(body).hexdigest(),
         )
+
+    def ensure_connected(self, conn: Any) -> Any:
+        """Reach Redis, asking every two seconds however long it is away: kombu's own pause grows to half a minute."""
+        conn.ensure_connection = partial(conn.ensure_connection, interval_step=0)
+        return super().ensure_connected(conn)
 
     def on_connection_error_before_connected(self, exc: Exception) -> None:
         """Say that Redis cannot be used and pause: one that is reached and refuses would be asked without end."""
