@@ -48,6 +48,7 @@ class Part:
 
 
 W: Final = {"events": 40, "locales": 24}
+OWN: Final = {"LOG_LEVEL": "INFO"}  # the default; named, so that the fleet is one of its own
 SMALL: Final = {"events": 2, "locales": 3, "rounds": 1}
 PARTS: Final = {
     "throughput": Part(
@@ -80,7 +81,7 @@ PARTS: Final = {
         run=concurrency,
         full={"calls": 500, "events": 250, "locales": 24, "rounds": 3},
         short={"calls": 500, "events": 250, "locales": 24, "rounds": 1},
-        tiny={"calls": 12, "events": 4, "locales": 6, "rounds": 1, "delay_seconds": 0.05},
+        tiny={**SMALL, "calls": 50, "delay_seconds": 0.05},
     ),
     "scaling": Part(
         run=scaling,
@@ -93,14 +94,19 @@ PARTS: Final = {
         run=growth,
         full={"sizes": [1_000, 100_000, 1_000_000], "repeats": 40},
         short={"sizes": [1_000, 100_000, 1_000_000], "repeats": 25},
-        tiny={"sizes": [1_000, 1_200], "repeats": 1},
+        tiny={"sizes": [240], "kinds": ("due",), "repeats": 1},
         rounds="repeats",
     ),
     "memory": Part(
         run=memory,
-        full={"locales": 24, "marks": [20_000, 40_000, 60_000, 80_000, 100_000], "audits": [2_000, 20_000, 50_000]},
-        short={"locales": 24, "marks": [20_000, 60_000, 100_000], "audits": [2_000, 20_000]},
-        tiny={"locales": 3, "marks": [20, 40], "audits": [40], "in_hand": 4},
+        full={
+            "locales": 24,
+            "marks": [20_000, 40_000, 60_000, 80_000, 100_000],
+            "audits": [2_000, 20_000, 50_000],
+            "settings": OWN,
+        },
+        short={"locales": 24, "marks": [20_000, 60_000, 100_000], "audits": [2_000, 20_000], "settings": OWN},
+        tiny={"locales": 3, "marks": [6, 12], "audits": [], "in_hand": 2},
         rounds="locales",
     ),
     "phases": Part(
@@ -126,7 +132,7 @@ def main(arguments: list[str]) -> None:
         parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
     set_up("ERROR", "json")
     if not chosen.page:
-        with Servers() as servers:
+        with Servers(is_tiny=chosen.size == "tiny") as servers:
             versions = servers.versions()
             for name in chosen.parts or PARTS:
                 run_part(servers, name, chosen, versions)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rounds import fresh_work, summary, take_turn, warm_up
+from benchmarks.rounds import fresh_work, ready, summary, take_turn
 from benchmarks.servers import Servers
 from benchmarks.sides import PATIENCE_SECONDS, Ours, Watch
 from benchmarks.work import Work
@@ -61,6 +62,16 @@ class OursOnSqlite(Ours):
         """Return what looks into the file."""
         return FileWatch(self.path)
 
+    def is_in_transaction(self) -> bool:
+        """Tell whether the worker has a writing transaction open."""
+        try:
+            with contextlib.closing(sqlite3.connect(self.path, timeout=0.05, isolation_level=None)) as conn:
+                conn.execute("BEGIN IMMEDIATE")
+                conn.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return True
+        return False
+
     def check(self, work: Work) -> None:
         """Raise unless there is exactly one approval for each locale and one delivery for each event of the work."""
         with sqlite3.connect(self.path) as conn:
@@ -74,14 +85,8 @@ class OursOnSqlite(Ours):
 
 def embedded(servers: Servers, *, rounds: int, events: int, locales: int) -> dict[str, Any]:
     """Return locales per second on SQLite, and the CPU of a locale in milliseconds."""
-    side = OursOnSqlite(servers, processes=1)
-    watch = side.watch()
-    try:
-        warm_up(side, watch)
-        turns = [take_turn(side, watch, fresh_work(servers, events, locales)) for _ in range(rounds)]
-    finally:
-        watch.close()
-        side.close()
+    side, watch = ready(servers, OursOnSqlite, processes=1)
+    turns = [take_turn(side, watch, fresh_work(servers, events, locales)) for _ in range(rounds)]
     return {
         "rate": summary(turn.rate for turn in turns),
         "cpu_ms": summary(1000 * turn.cpu / turn.locales for turn in turns),

@@ -71,9 +71,11 @@ FROM generate_series(%(first)s::int, %(last)s::int) AS i
 """
 
 
-def growth(servers: Servers, *, sizes: Sequence[int], repeats: int) -> dict[str, Any]:
+def growth(
+    servers: Servers, *, sizes: Sequence[int], repeats: int, kinds: Sequence[str] = ("due", "done")
+) -> dict[str, Any]:
     """Return milliseconds of each question by kind of rows (`due`, `done`) and number of evidence rows."""
-    names = {(kind, size): f"grown_{kind}_{size}" for kind in ("due", "done") for size in sizes}
+    names = {(kind, size): f"grown_{kind}_{size}" for kind in kinds for size in sizes}
     engines: dict[tuple[str, int], Engine] = {}
     try:
         for (kind, size), name in names.items():
@@ -95,9 +97,7 @@ def growth(servers: Servers, *, sizes: Sequence[int], repeats: int) -> dict[str,
         for name in names.values():
             servers.drop_database(name)
     return {
-        question: {
-            kind: {str(size): summary(times[question, kind, size]) for size in sizes} for kind in ("due", "done")
-        }
+        question: {kind: {str(size): summary(times[question, kind, size]) for size in sizes} for kind in kinds}
         for question in ("claim", "sweep", "list", "status")
     }
 

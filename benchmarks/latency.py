@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.rounds import fresh_work, percentile, warm_up
+from benchmarks.rounds import fresh_work, percentile, ready
 from benchmarks.servers import Servers
 from benchmarks.sides import Ours, PerEventPrefork, PerEventThreads, PerLocalePrefork, PerLocaleThreads, Side, Watch
 from benchmarks.work import Event
@@ -30,32 +30,23 @@ def latency(
     `events` says how many events are timed for each delay in seconds. The rows of an event are there before its message
     is sent, which is where the time begins; it ends when PostgreSQL has committed the delivery.
     """
-    running = [kind(servers, processes=processes) for kind in sides]
-    watches = [side.watch() for side in running]
-    try:
-        for side, watch in zip(running, watches, strict=True):
-            warm_up(side, watch)
-        found: dict[str, Any] = {}
-        for delay, number in events.items():
-            taken: dict[str, list[float]] = {side.name: [] for side in running}
-            turns = min(TURNS, number)
-            for _turn in range(turns):
-                work = fresh_work(servers, number // turns, locales, delay)
-                for side, watch in zip(running, watches, strict=True):
-                    side.resume()
-                    taken[side.name] += [time_one(side, watch, event) for event in work.events]
-                    side.pause()
-                    side.check(work)
-            found[f"{delay * 1000:g} ms"] = {name: figures(times) for name, times in taken.items()}
-        if idle_events:
-            first = running[0]
-            found["after idleness"] = {first.name: idle(first, watches[0], idle_events, locales, idle_seconds)}
-        return found
-    finally:
-        for watch in watches:
-            watch.close()
-        for side in running:
-            side.close()
+    running = [ready(servers, kind, processes=processes) for kind in sides]
+    found: dict[str, Any] = {}
+    for delay, number in events.items():
+        taken: dict[str, list[float]] = {side.name: [] for side, _ in running}
+        turns = min(TURNS, number)
+        for _turn in range(turns):
+            work = fresh_work(servers, number // turns, locales, delay)
+            for side, watch in running:
+                side.resume()
+                taken[side.name] += [time_one(side, watch, event) for event in work.events]
+                side.pause()
+                side.check(work)
+        found[f"{delay * 1000:g} ms"] = {name: figures(times) for name, times in taken.items()}
+    if idle_events:
+        side, watch = running[0]
+        found["after idleness"] = {side.name: idle(side, watch, idle_events, locales, idle_seconds)}
+    return found
 
 
 def idle(side: Side, watch: Watch, events: int, locales: int, seconds: float) -> dict[str, float]:

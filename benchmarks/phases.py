@@ -46,33 +46,30 @@ class Marks:
 def phases(servers: Servers, *, rounds: int, events: int, locales: int) -> dict[str, Any]:
     """Return wall, CPU and PostgreSQL CPU in microseconds a locale between the checkpoints of the steps."""
     side = Ours(servers, processes=0)
-    try:
-        marks = Marks(servers.postgres.process.pid)
-        services = replace(
-            services_on(side.engine, servers.keys, Kept()),
-            providers={"default": StubProvider(Answers(servers.answers))},
-            checkpoint=marks,
-        )
-        count = 0
-        for number in range(rounds + 1):
-            work = fresh_work(servers, events, locales)
-            side.seed(work.events)
-            ready: list[str] = []
-            if number == 1:  # the first round only warmed up
-                marks.used.clear()
-                count = 0
-            marks.begin()
-            collect_evidence(services, work.event_ids[0], ready=ready.append)
-            marks("collect.end")
-            for event_id in ready:
-                prepare_delivery(services, event_id)
-                marks("prepare.end")
-            side.check(work)
-            count += len(work.request_ids)
-        names = ("wall_us", "cpu_us", "postgres_cpu_us")
-        return {
-            name: {label: 1e6 * value / count for label, value in zip(names, used, strict=True)}
-            for name, used in marks.used.items()
-        }
-    finally:
-        side.close()
+    marks = Marks(servers.postgres.process.pid)
+    services = replace(
+        services_on(side.engine, servers.keys, Kept()),
+        providers={"default": StubProvider(Answers(servers.answers))},
+        checkpoint=marks,
+    )
+    count = 0
+    for number in range(rounds + 1):
+        work = fresh_work(servers, events, locales)
+        side.seed(work.events)
+        ready: list[str] = []
+        if number == 1:  # the first round only warmed up
+            marks.used.clear()
+            count = 0
+        marks.begin()
+        collect_evidence(services, work.event_ids[0], ready=ready.append)
+        marks("collect.end")
+        for event_id in ready:
+            prepare_delivery(services, event_id)
+            marks("prepare.end")
+        side.check(work)
+        count += len(work.request_ids)
+    names = ("wall_us", "cpu_us", "postgres_cpu_us")
+    return {
+        name: {label: 1e6 * value / count for label, value in zip(names, used, strict=True)}
+        for name, used in marks.used.items()
+    }

@@ -27,7 +27,7 @@ app.conf.update(
     worker_prefetch_multiplier=4,
     worker_send_task_events=False,
     worker_disable_rate_limits=True,
-    task_default_queue="plain",
+    task_default_queue=os.environ.get("BENCH_QUEUE", "plain"),
 )
 CLAIM_ONE: Final = f"""
 UPDATE work SET state = 'leased', attempts = attempts + 1, owner = %s, token = gen_random_uuid()::text,

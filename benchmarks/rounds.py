@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from benchmarks.servers import Servers, Spent
-from benchmarks.sides import Side, Watch
+from benchmarks.sides import Ours, Side, Watch
 from benchmarks.work import Work, make_work
+from config.settings import Settings
+
+AnySide = TypeVar("AnySide", bound=Side)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +59,39 @@ def take_turn(side: Side, watch: Watch, work: Work) -> Turn:
     return turn
 
 
+def ready(servers: Servers, kind: type[AnySide], **options: Any) -> tuple[AnySide, Watch]:
+    """Return a side that stands still after a little work, so that nothing is imported, connected or prepared later.
+
+    A side that an earlier part started with the same options goes on; all end with the servers.
+    """
+    if servers.is_tiny and issubclass(kind, Ours):
+        options |= {"processes": 1, "has_beat": False}
+    key = (kind, json.dumps(options, sort_keys=True))
+    if key not in servers.kept:
+        side = kind(servers, **options)
+        side.start()
+        servers.kept[key] = (side, side.watch())
+    side, watch = servers.kept[key]
+    warm_up(side, watch)
+    return side, watch
+
+
 def warm_up(side: Side, watch: Watch) -> None:
-    """Start a side, let it do a little work so that nothing is imported, connected or prepared later, and pause it."""
-    side.start()
+    """Let a side do a little work, and stop it."""
     work = fresh_work(side.servers, 4, 6)
     side.seed(work.events)
     for event in work.events:
         side.send(event)
+    side.resume()
     watch.wait(work.event_ids)
     side.pause()
+
+
+def calls_setting(calls: int) -> dict[str, str]:
+    """Return the settings of a process with so many open calls; none where that is the default."""
+    fields = Settings.model_fields
+    wanted = {"concurrent_calls": calls, "batch_rows": max(fields["batch_rows"].default, min(calls, 500))}
+    return {name.upper(): str(value) for name, value in wanted.items() if fields[name].default != value}
 
 
 def percentile(values: Sequence[float], part: float) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.rounds import Turn, fresh_work, summary, take_turn, warm_up
+from benchmarks.rounds import Turn, calls_setting, fresh_work, ready, summary, take_turn
 from benchmarks.servers import Servers
 from benchmarks.sides import Ours
 from benchmarks.work import Work
@@ -23,17 +23,10 @@ def concurrency(
     `share` is the part of what so many slots could do at best: every slot a call of `delay_seconds`, one after another.
     """
     url = servers.start_stub()
-    settings = {"CONCURRENT_CALLS": str(calls), "BATCH_ROWS": str(min(calls, 500))}
-    side = Ours(servers, processes=1, stub_url=url, settings=settings)
-    watch = side.watch()
-    try:
-        ceiling = asyncio.run(stub_rate(url, fresh_work(servers, 20, locales)))
-        warm_up(side, watch)
-        turns = [take_turn(side, watch, fresh_work(servers, events, locales, delay_seconds)) for _ in range(rounds)]
-        peak = peak_bytes(side.children[0].process.pid)
-    finally:
-        watch.close()
-        side.close()
+    ceiling = asyncio.run(stub_rate(url, fresh_work(servers, 20, locales)))
+    side, watch = ready(servers, Ours, processes=1, stub_url=url, settings=calls_setting(calls))
+    turns = [take_turn(side, watch, fresh_work(servers, events, locales, delay_seconds)) for _ in range(rounds)]
+    peak = peak_bytes(side.children[0].process.pid)
     best = [-(-turn.locales // calls) * delay_seconds for turn in turns]
     return {
         "calls": calls,
@@ -56,26 +49,11 @@ def scaling(
     calls: int = 50,
 ) -> dict[str, Any]:
     """Return locales per second by number of worker processes of `calls` calls each; the fleets take turns."""
-    settings = {"CONCURRENT_CALLS": str(calls)}
-    fleets = {
-        count: Ours(servers, processes=count, label=f" x{count}", number=6 + place, settings=settings)
-        for place, count in enumerate(processes)
-    }
-    watches = {count: side.watch() for count, side in fleets.items()}
+    fleets = {count: ready(servers, Ours, processes=count, settings=calls_setting(calls)) for count in processes}
     turns: dict[int, list[Turn]] = {count: [] for count in processes}
-    try:
-        for count, side in fleets.items():
-            warm_up(side, watches[count])
-        for _ in range(rounds):
-            for count, side in fleets.items():
-                turns[count].append(
-                    take_turn(side, watches[count], fresh_work(servers, events, locales, delay_seconds))
-                )
-    finally:
-        for watch in watches.values():
-            watch.close()
-        for side in fleets.values():
-            side.close()
+    for _ in range(rounds):
+        for count, (side, watch) in fleets.items():
+            turns[count].append(take_turn(side, watch, fresh_work(servers, events, locales, delay_seconds)))
     return {str(count): summary(turn.rate for turn in taken) for count, taken in turns.items()}
 
 

@@ -67,8 +67,9 @@ class Spent:
 class Servers:
     """PostgreSQL, Redis, keys and the stub's tables of one benchmark run. A context manager."""
 
-    def __init__(self) -> None:
-        """Make the directory; nothing is started yet."""
+    def __init__(self, *, is_tiny: bool = False) -> None:
+        """Make the directory; nothing is started yet. `is_tiny` spares processes: for tests, not for figures."""
+        self.is_tiny = is_tiny
         self.directory = Path(tempfile.mkdtemp(prefix="locseal-bench-"))
         self.directory.chmod(0o711)
         self.fleet = LocalFleet(
@@ -79,7 +80,10 @@ class Servers:
         self.answers.mkdir()
         self.keys = make_keys(self.directory / "keys")
         self.port = free_port()
+        self.kept: dict[object, Any] = {}  # sides that stand still between parts, with what waits for them
         self._tables = 0
+        self._numbers = iter(range(3, 16))
+        self._stub_url = ""
 
     def __enter__(self) -> Self:
         """Start both servers."""
@@ -125,6 +129,10 @@ class Servers:
         """Return the address of one of Redis's numbered databases. A secret."""
         return self.fleet.broker_url().rsplit("/", 1)[0] + f"/{number}"
 
+    def next_number(self) -> int:
+        """Return a numbered Redis database that no side has yet."""
+        return next(self._numbers)
+
     # --- the stub's tables ------------------------------------------------------------------------------------------
 
     def publish_answers(self, work: Work) -> None:
@@ -133,13 +141,16 @@ class Servers:
         write_answers(self.keys, work, self.answers / f"{self._tables:06d}.json")
 
     def start_stub(self) -> str:
-        """Start the stub as a server in a process of its own and return its address."""
+        """Start the stub as a server in a process of its own, once, and return its address."""
+        if self._stub_url:
+            return self._stub_url
         port = free_port()
         path = f"PYTHONPATH={ROOT}"
         command = ["env", path, sys.executable, "-m", "benchmarks.stub_server", str(self.answers), str(port)]
         child = self.fleet.start(f"stub-{port}", command)
         wait_for(lambda: "ready" in child.log_text(), child, "the stub")
-        return f"http://127.0.0.1:{port}"
+        self._stub_url = f"http://127.0.0.1:{port}"
+        return self._stub_url
 
     # --- what was spent ---------------------------------------------------------------------------------------------
 

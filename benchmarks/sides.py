@@ -29,7 +29,7 @@ from worker.flow.accept_submission import accept_submission
 from worker.store.engine import open_engine
 from worker.store.schema_version import migrate
 
-PATIENCE_SECONDS: Final = 300.0
+PATIENCE_SECONDS: Final = 120.0
 TOLD: Final = """
 CREATE FUNCTION told() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_notify('stored', NEW.event_id); RETURN NEW; END $$;
 CREATE TRIGGER told AFTER INSERT ON deliveries FOR EACH ROW EXECUTE FUNCTION told();
@@ -55,7 +55,8 @@ class Watch:
                 if not child.is_running():
                     raise SystemExit(f"benchmarks: {child.name} ended: {child.log_text()[-2000:]}")
             if time.monotonic() > until:
-                raise SystemExit(f"benchmarks: {len(missing)} deliveries did not come in {seconds:g} s")
+                logs = "\n".join(f"{child.name}: {child.log_text()[-1500:]}" for child in self._children)
+                raise SystemExit(f"benchmarks: {len(missing)} deliveries did not come in {seconds:g} s\n{logs}")
         return time.perf_counter()
 
     def close(self) -> None:
@@ -67,15 +68,15 @@ class Side:
     """One side. `name` is what tables call it."""
 
     name = ""
-    number = 0  # of its Redis database
+    number = 2  # of its Redis database
 
-    def __init__(self, servers: Servers, *, processes: int = 2, stub_url: str = "", label: str = "") -> None:
-        """Make its empty database; `label` tells sides of one kind apart."""
+    def __init__(self, servers: Servers, *, processes: int = 2, stub_url: str = "") -> None:
+        """Make its empty database."""
         self.servers = servers
         self.processes = processes
         self.stub_url = stub_url
-        self.label = label
-        self.database = f"bench_{self.name}{label}".replace(" ", "_").replace(",", "").lower()
+        self.label = f"side {len(servers.kept)} {self.name}".replace(" ", "-").replace(",", "")
+        self.database = self.label.lower()
         self.children: list[Child] = []
         self.create()
 
@@ -100,28 +101,33 @@ class Side:
             **environment,
         }
         variables = [f"{key}={value}" for key, value in own.items()]
-        title = f"{self.name}{self.label}-{name}".replace(" ", "-")
-        child = self.servers.fleet.start(title, ["env", *variables, *command])
+        child = self.servers.fleet.start(f"{self.label}-{name}", ["env", *variables, *command])
         self.children.append(child)
         return child
 
     def pause(self) -> None:
-        """Stop all processes where they are."""
-        for child in self.children:
-            child.send(signal.SIGSTOP)
+        """Stop all processes, but not within a transaction: what it locks would keep others waiting."""
+        while True:
+            for child in self.children:
+                child.send(signal.SIGSTOP)
+            if not self.is_in_transaction():
+                return
+            self.resume()
+            time.sleep(0.005)
+
+    def is_in_transaction(self) -> bool:
+        """Tell whether some process of this side has a transaction open."""
+        with psycopg.connect(self.servers.url(self.database), autocommit=True) as conn:
+            found = conn.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle'"
+                " AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            ).fetchone()
+        return found != (0,)
 
     def resume(self) -> None:
         """Let all processes go on."""
         for child in self.children:
             child.send(signal.SIGCONT)
-
-    def close(self) -> None:
-        """End the processes and drop the database."""
-        while self.children:
-            child = self.children.pop()
-            child.kill()
-            self.servers.fleet.children.remove(child)
-        self.servers.drop_database(self.database)
 
     def cpu_seconds(self) -> float:
         """Return the CPU seconds of all processes of this side so far."""
@@ -171,7 +177,6 @@ class Ours(Side):
     """The product: shipped worker processes and beat on their defaults, publication left to a release run."""
 
     name = "locseal"
-    number = 1
 
     def __init__(
         self,
@@ -179,14 +184,14 @@ class Ours(Side):
         *,
         processes: int = 2,
         stub_url: str = "",
-        label: str = "",
-        number: int = 1,
         settings: Mapping[str, str] | None = None,
+        has_beat: bool = True,
     ) -> None:
-        """Make its migrated database; `number` is that of its Redis database, `settings` are `LOCSEAL_*` without prefix."""
-        super().__init__(servers, processes=processes, stub_url=stub_url, label=label)
-        self.number = number
+        """Make its migrated database; `settings` are `LOCSEAL_*` without the prefix. Without beat nothing is swept."""
+        super().__init__(servers, processes=processes, stub_url=stub_url)
+        self.number = servers.next_number()
         self.settings = dict(settings or {})
+        self.has_beat = has_beat
         self.engine = open_engine(self.address())
         migrate(self.engine)
         self.tell()
@@ -229,7 +234,8 @@ class Ours(Side):
         for number in range(self.processes):
             node = ["--without-gossip", "--without-mingle", "--hostname", f"w{number}@%h"]
             self.spawn(f"worker-{number}", [*celery, "worker", *node], self.environment())
-        self.spawn("beat", [*celery, "beat", "--pidfile", ""], self.environment())
+        if self.has_beat:
+            self.spawn("beat", [*celery, "beat", "--pidfile", ""], self.environment())
 
     def seed(self, events: Sequence[Event]) -> None:
         """Take the events in through the product's own intake; the wakes are held back."""
@@ -242,18 +248,13 @@ class Ours(Side):
         """Send the wake that intake sends."""
         self.queue.wake(EVIDENCE_COLLECT, event_id=event.change.event_id)
 
-    def close(self) -> None:
-        """End the processes and drop the database."""
-        self.engine.dispose()
-        super().close()
-
 
 class Peer(Side):
     """A hand-written peer: its own lean tables."""
 
-    def __init__(self, servers: Servers, *, processes: int = 2, stub_url: str = "", label: str = "") -> None:
+    def __init__(self, servers: Servers, *, processes: int = 2, stub_url: str = "") -> None:
         """Make its tables."""
-        super().__init__(servers, processes=processes, stub_url=stub_url, label=label)
+        super().__init__(servers, processes=processes, stub_url=stub_url)
         with psycopg.connect(servers.url(self.database), autocommit=True) as conn:
             conn.execute(TABLES)
             conn.execute(TOLD)
@@ -301,10 +302,10 @@ class PlainCelery(Peer):
     def start(self) -> None:
         """Start two processes of 16 threads each, or one of prefork with two children."""
         self._app = Celery("sender", broker=self.servers.broker_url(self.number), set_as_current=False)
-        self._app.conf.update(task_default_queue="plain", task_ignore_result=True)
+        self._app.conf.update(task_default_queue=self.database, task_ignore_result=True)
         base = [sys.executable, "-m", "celery", "-A", "benchmarks.plain_celery", "worker", "--loglevel", "WARNING"]
         base += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
-        broker = {"BENCH_BROKER": self.servers.broker_url(self.number)}
+        broker = {"BENCH_BROKER": self.servers.broker_url(self.number), "BENCH_QUEUE": self.database}
         if self.pool == "prefork":
             self.spawn(
                 "0", [*base, "--pool", "prefork", "--concurrency", str(self.processes), "--hostname", "p@%h"], broker
@@ -320,28 +321,28 @@ class PlainCelery(Peer):
         ids = [event.change.event_id] if self.task == "review_event" else [one.request_id for one in event.requests]
         with self._app.producer_or_acquire() as producer:
             for one in ids:
-                self._app.send_task(name, args=[one], queue="plain", producer=producer)
+                self._app.send_task(name, args=[one], queue=self.database, producer=producer)
 
 
 class PerLocaleThreads(PlainCelery):
     """One task per locale, 16 threads in each process."""
 
-    name, number = "Celery per locale, threads", 2
+    name = "Celery per locale, threads"
 
 
 class PerLocalePrefork(PlainCelery):
     """One task per locale, forked children."""
 
-    name, number, pool = "Celery per locale, prefork", 3, "prefork"
+    name, pool = "Celery per locale, prefork", "prefork"
 
 
 class PerEventThreads(PlainCelery):
     """One task per event, 16 threads in each process."""
 
-    name, number, task = "Celery per event, threads", 4, "review_event"
+    name, task = "Celery per event, threads", "review_event"
 
 
 class PerEventPrefork(PlainCelery):
     """One task per event, forked children."""
 
-    name, number, task, pool = "Celery per event, prefork", 5, "review_event", "prefork"
+    name, task, pool = "Celery per event, prefork", "review_event", "prefork"

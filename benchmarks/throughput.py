@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.rounds import Turn, fresh_work, summary, take_turn, warm_up
+from benchmarks.rounds import Turn, fresh_work, ready, summary, take_turn
 from benchmarks.servers import Servers
 from benchmarks.sides import (
     BareLoop,
@@ -43,26 +43,16 @@ def throughput(
 ) -> dict[str, Any]:
     """Return the figures of each side for each provider's delay; the sides take turns within every round."""
     stub_url = servers.start_stub() if is_http else ""
-    running = [kind(servers, processes=processes, stub_url=stub_url) for kind in sides]
-    watches = [side.watch() for side in running]
-    try:
-        for side, watch in zip(running, watches, strict=True):
-            warm_up(side, watch)
-        found: dict[str, Any] = {}
-        for delay in delays:
-            turns: dict[str, list[Turn]] = {side.name: [] for side in running}
-            for number in range(rounds):
-                work = fresh_work(servers, events, locales, delay)
-                order = [*zip(running, watches, strict=True)]
-                for side, watch in order if number % 2 == 0 else reversed(order):
-                    turns[side.name].append(take_turn(side, watch, work))
-            found[f"{delay * 1000:g} ms"] = {name: figures(taken) for name, taken in turns.items()}
-        return found
-    finally:
-        for watch in watches:
-            watch.close()
-        for side in running:
-            side.close()
+    running = [ready(servers, kind, processes=processes, stub_url=stub_url) for kind in sides]
+    found: dict[str, Any] = {}
+    for delay in delays:
+        turns: dict[str, list[Turn]] = {side.name: [] for side, _ in running}
+        for number in range(rounds):
+            work = fresh_work(servers, events, locales, delay)
+            for side, watch in running if number % 2 == 0 else reversed(running):
+                turns[side.name].append(take_turn(side, watch, work))
+        found[f"{delay * 1000:g} ms"] = {name: figures(taken) for name, taken in turns.items()}
+    return found
 
 
 def figures(turns: Sequence[Turn]) -> dict[str, Any]:
