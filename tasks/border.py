@@ -21,7 +21,8 @@ from worker.adapters.inbox import raw_body
 from worker.app import intake_pauses, services, vitals
 from worker.domain.acceptance import message_bytes
 from worker.domain.errors import Blocked, Invalid
-from worker.domain.messages import check_fields
+from worker.domain.messages import WIRE, check_fields
+from worker.domain.stall import QUEUED
 from worker.flow.reject_message import reject_message
 
 log = structlog.get_logger(__name__)
@@ -40,6 +41,9 @@ class FleetTask(Task):  # type: ignore[misc]
     def __call__(self, *args: object, **fields: object) -> None:
         """Run one message: the body if it is well-formed, else record its rejection."""
         work: Callable[[], object]
+        queue = WIRE[self.name][0]
+        if queue in QUEUED:
+            vitals.claimed(queue)
         try:
             problem: Invalid | None = getattr(self.request, "problem", None)
             if problem is not None:
@@ -56,6 +60,10 @@ class FleetTask(Task):  # type: ignore[misc]
         received = getattr(self.request, "received", None)
         body = message_bytes(fields) if received is None else raw_body(received)
         reject_message(services(), message=self.name, body=body, code=refusal.code, path=refusal.path)
+
+    def run_here(self, **ids: str) -> None:
+        """Do in this thread, at once, what a message with these ids would ask for; never raises. Not for intake."""
+        self._once(partial(self.run, **ids))
 
     def _run(self, work: Callable[[], object]) -> None:
         """Run the work and log what it says became of the message: ids, states, codes and counts of a small result."""

@@ -30,6 +30,7 @@ from worker.bootstrap import Plant, build_plant
 from worker.diagnosis import say_symptoms
 from worker.domain.errors import Blocked
 from worker.domain.identifier import is_token
+from worker.domain.messages import WIRE
 from worker.flow.keep_measures import keep_measures
 from worker.flow.services import Services
 from worker.lifetime import Lifetime
@@ -54,6 +55,11 @@ def worker_id() -> str:
     """Return the id of this process incarnation: host, pid and a random part, so that no restart inherits a lease."""
     host = "".join(c for c in socket.gethostname() if is_token(c))[:100] or "host"
     return f"{host}.{os.getpid()}.{secrets.token_hex(6)}"
+
+
+def takes(message: str) -> bool:
+    """Tell whether this worker takes messages of this name itself: whether their queue is one of those it was given."""
+    return WIRE[message][0] in app.amqp.queues.consume_from
 
 
 def services() -> Services:
@@ -133,7 +139,7 @@ def _say_what_is_in_force(sender: Any = None, **_: Any) -> None:
         database=_place(load_settings().database()),
     )
 
-    say_symptoms(load_settings())
+    say_symptoms(load_settings(), [read.name for read in sender.task_consumer.queues])
 
 
 class Life(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -151,7 +157,15 @@ class Life(bootsteps.StartStopStep):  # type: ignore[misc]
         ):
             _drain_on(number, seconds)
         kinds = vitals.claimed_at().keys() & set(parent.app.amqp.queues.consume_from)
-        Lifetime(vitals, chosen, _present, kinds=frozenset(kinds), heartbeat=chosen.heartbeat(), stop=_stop).start()
+        Lifetime(
+            vitals,
+            chosen,
+            _present,
+            kinds=frozenset(kinds),
+            heartbeat=chosen.heartbeat(),
+            holds=queue.holds,
+            stop=_stop,
+        ).start()
 
     def close(self, parent: Any) -> None:
         """Begin the drain of a worker that ends for another reason than a signal; too late is better than never."""

@@ -99,7 +99,7 @@ def flower(stage: Stage) -> Flower:
 
 def test_a_whole_release_shows_up_and_no_content(flower: Flower, stage: Stage) -> None:
     """Intake, evidence, delivery and sweeps: name, state, runtime, worker, and ids for arguments; texts and receipts nowhere."""
-    whole = {"release.submit", "evidence.collect", "delivery.prepare", "delivery.publish", "fleet.sweep"}
+    whole = {"release.submit", "evidence.collect", "delivery.publish", "fleet.sweep"}  # a delivery is prepared in place
 
     def ended() -> set[str]:
         return {task["name"] for task in flower.tasks() if task["state"] == "SUCCESS"}

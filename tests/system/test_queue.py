@@ -14,7 +14,7 @@ from celery import Celery
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from worker.adapters.queue import QUIET_SECONDS, CeleryQueue
+from worker.adapters.queue import ENOUGH_COLLECTORS, QUIET_SECONDS, CeleryQueue
 from worker.cli.local_fleet import LocalFleet
 from worker.domain.errors import Unavailable
 
@@ -142,3 +142,13 @@ def test_the_broker_wants_its_password(fleet: LocalFleet) -> None:
         pytest.raises(redis.AuthenticationError),
     ):
         stranger.ping()
+
+
+def test_enough_waiting_wakes_for_evidence_say_it_all(sender: Celery) -> None:
+    """Where enough wakes for due evidence wait, further ones are spared; other messages are not."""
+    queue = CeleryQueue(sender)
+    for number in range(ENOUGH_COLLECTORS + 3):
+        assert queue.wake("evidence.collect", event_id=f"e-{number}") is True
+        assert queue.wake("delivery.publish", event_id=f"e-{number}") is True
+    assert queue.depths()["evidence"] == ENOUGH_COLLECTORS
+    assert queue.depths()["delivery"] == ENOUGH_COLLECTORS + 3

@@ -11,7 +11,7 @@ from tasks.evidence import collect
 from tasks.intake import submit, withdraw
 from tasks.sweep import sweep
 from tests.builders import Keyring, change_event, results_for, signed_submission
-from worker.app import vitals
+from worker.app import app, vitals
 from worker.domain.messages import WIRE
 
 
@@ -73,6 +73,23 @@ def test_a_wake_for_nothing_ends_quietly(here: Engine, task: object) -> None:
     """A wake that names an unknown event changes nothing and raises nothing."""
     assert task(version=1, event_id="no-such-event") is None  # type: ignore[operator]
     assert [count(here, table) for table in ("events", "evidence", "deliveries", "rejections")] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("queues", "prepared"), [(["evidence"], 0), (["evidence", "delivery"], 1)])
+def test_who_takes_deliveries_prepares_what_it_made_ready(
+    here: Engine, keyring: Keyring, monkeypatch: pytest.MonkeyPatch, queues: list[str], prepared: int
+) -> None:
+    """A worker that was given the queue of deliveries stores the delivery in place; another leaves it to a message."""
+    monkeypatch.setenv("LOCSEAL_PROVIDERS", '{"default": {"kind": "local"}}')
+    event = change_event()
+    submit(version=1, submission=signed_submission(keyring, event, results_for(event)))
+    chosen = app.amqp.queues._consume_from  # Celery has no way to ask for all queues again
+    app.amqp.queues.select(queues)
+    try:
+        collect(version=1, event_id="event-1")
+    finally:
+        app.amqp.queues._consume_from = chosen
+    assert [count(here, table) for table in ("approvals", "deliveries")] == [2, prepared]
 
 
 def test_intake_is_handed_back_when_the_database_stays_away(here: Engine, keyring: Keyring) -> None:

@@ -14,11 +14,12 @@ import structlog
 from celery import Celery
 
 from worker.domain.errors import Unavailable
-from worker.domain.messages import VERSION, WIRE, represent
+from worker.domain.messages import EVIDENCE_COLLECT, VERSION, WIRE, represent
 
 log = structlog.get_logger(__name__)
 
 QUIET_SECONDS: Final = 5.0
+ENOUGH_COLLECTORS: Final = 16  # waiting wakes for due evidence: no process is idle while so many wait
 
 
 class CeleryQueue:
@@ -32,12 +33,14 @@ class CeleryQueue:
     def wake(self, message: str, **ids: str) -> bool:
         """Send one message of ids and return whether the broker took it. Never raises.
 
-        After a lost wake the next few seconds' are dropped at once: the sweeper sends them again anyway.
+        After a lost wake the next few seconds' are dropped at once: the sweeper sends them again anyway. One for due
+        evidence is spared where enough wait already: whoever takes one of those looks for whatever is due then.
         """
         if self._ticks() < self._quiet_until:
             return False
         try:
-            self._send(message, ids)
+            if message != EVIDENCE_COLLECT or self._waiting(message) < ENOUGH_COLLECTORS:
+                self._send(message, ids)
         except Exception as error:  # the border to the broker: whatever went wrong, the row stays due
             self._quiet_until = self._ticks() + QUIET_SECONDS
             log.warning("wake.lost", wake=message, error=type(error).__name__)
@@ -67,6 +70,15 @@ class CeleryQueue:
         except Exception as error:  # the border to the broker
             raise Unavailable("queue.unavailable", f"Redis does not answer ({type(error).__name__})") from None
 
+    def holds(self, queue: str) -> bool:
+        """Tell whether messages lie in a queue that nobody has taken; false when Redis does not say. Never raises."""
+        try:
+            with self._app.connection_or_acquire() as connection:
+                return _length(connection.default_channel, queue) > 0
+        except Exception as error:  # the border to the broker
+            log.warning("queue.unreadable", error=type(error).__name__)
+            return False
+
     def ping(self) -> None:
         """Ask the broker for a sign of life; raise `Unavailable("queue.unavailable")` when it gives none."""
         try:
@@ -81,6 +93,11 @@ class CeleryQueue:
             self._send(message, {field: text})
         except Exception as error:
             raise Unavailable("queue.unavailable", f"Redis did not take the message ({type(error).__name__})") from None
+
+    def _waiting(self, message: str) -> int:
+        """Return how many messages wait in the queue of this one."""
+        with self._app.connection_or_acquire() as connection:
+            return _length(connection.default_channel, WIRE[message][0])
 
     def _send(self, message: str, fields: dict[str, str]) -> None:
         queue, names = WIRE[message]
