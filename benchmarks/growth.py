@@ -18,7 +18,8 @@ from worker.flow.sweep_fleet import sweep_fleet
 from worker.store.due_evidence import claim_due
 from worker.store.engine import open_engine, reading
 from worker.store.schema_version import migrate
-from worker.store.views import find_event_view, list_events
+from worker.store.event_lists import list_events
+from worker.store.views import find_event_view
 
 LOCALES: Final = 24
 SITES: Final = 10
