@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from benchmarks.rounds import fresh_work, ready
-from benchmarks.servers import Servers, rss_bytes
+from benchmarks.servers import ROOT, Servers, rss_bytes
 from benchmarks.sides import Ours
 from worker.domain.messages import RELEASE_SUBMIT
 
@@ -54,7 +54,7 @@ def memory(
 
 def audit_peak(side: Ours) -> int:
     """Return the largest resident memory of an audit of everything, in bytes."""
-    environment = {"PATH": os.environ["PATH"], **side.environment()}
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **side.environment()}
     process = subprocess.Popen(AUDIT, stdout=subprocess.DEVNULL, env=environment, cwd=side.servers.directory)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
