@@ -120,8 +120,18 @@ def _order() -> Area:
 
 
 NOT_AUDITED: Final = frozenset(
-    ("sweeps", "sweep_times", "unprepared_events", "installation", "pauses", "breakers", "limits", "drains", "measures")
-    + ("event_traces",)
+    {
+        "breakers",
+        "drains",
+        "event_traces",
+        "installation",
+        "limits",
+        "measures",
+        "pauses",
+        "sweep_times",
+        "sweeps",
+        "unprepared_events",
+    }
 )
 """Tables that hold no promise: where the sweeper stands and what it found and measured, the random name of the database,
 what operators hold back, which workers announced their end, and what they counted."""

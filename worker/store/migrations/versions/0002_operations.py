@@ -1,5 +1,4 @@
-"""What operations need beside the work: workers that announced their end, what workers and sweeps measured, events found
-ready, and indexes that find what sweeps and operators look for.
+"""What operations need beside the work: ends that were announced, what was measured, what was found and may be removed.
 
 Only new tables and indexes, so that workers of the version before go on beside the new ones while the fleet is replaced.
 """
