@@ -11,8 +11,8 @@ from tests.builders import Keyring, change_event
 from tests.fakes import counting
 from tests.intake_builders import submit
 from worker.domain.errors import Unavailable
-from worker.domain.measure import ATTEMPTS, DELIVERY, EVIDENCE, EXPIRED, Series
-from worker.domain.turn import ACCEPTED, Over
+from worker.domain.measure import ATTEMPTS, DELIVERY, EVIDENCE, EXPIRED, LOST, Series
+from worker.domain.turn import ACCEPTED
 from worker.flow.collect_evidence import collect_evidence
 from worker.flow.keep_measures import keep_measures
 from worker.flow.meters import Meters
@@ -58,17 +58,17 @@ def test_counts_outlive_a_database_that_is_away(services: Services, tmp_path: Pa
 
 
 def test_visits_and_expired_leases_are_attempts_too() -> None:
-    """A settlement counts as it says, a visit that ended no lease does not; expired leases count by their number."""
+    """A settlement counts as it says, a visit whose lease was lost by then as that; expired leases count by their number."""
     meters = Meters()
     meters.visit(ACCEPTED)
     meters.visit(replace(ACCEPTED, status="retry_wait", code="cms.send_window_missed", is_attempt_returned=True))
-    meters.visit(Over(status="failed", code="superseded"))
     meters.visit(None)
     meters.expired(evidence=2, deliveries=0)
     of = {(one.subject, one.outcome, one.part): value for one, value in meters.take().items()}
     assert of == {
         (DELIVERY, "succeeded", ""): 1.0,
         (DELIVERY, "released", "cms.send_window_missed"): 1.0,
+        (DELIVERY, LOST, ""): 1.0,
         (EVIDENCE, EXPIRED, "lease_expired"): 2.0,
     }
     assert meters.take() == {}

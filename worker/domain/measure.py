@@ -29,6 +29,7 @@ SUM: Final = "sum"  # the part of a histogram that holds the seconds of all its 
 # What attempts are made at, and how they end: as the row says, `lost` with a lease that was somebody else's by then.
 EVIDENCE: Final = "evidence"
 DELIVERY: Final = "delivery"
+LOST: Final = "lost"
 EXPIRED: Final = "expired"  # the lease ran out, and a sweep took it away
 
 

@@ -17,6 +17,7 @@ from worker.domain.measure import (
     DELIVERY,
     EVIDENCE,
     EXPIRED,
+    LOST,
     PROVIDER_CALLS,
     PROVIDER_SECONDS,
     SUM,
@@ -39,9 +40,11 @@ class Meters:
         if times:
             self._add({Series(measure=ATTEMPTS, subject=work, outcome=outcome, part=code or ""): times})
 
-    def visit(self, end: object) -> None:
-        """Count how a visit to a delivery, a send or a look-up, ended its lease; anything but a `Settlement` did not."""
-        if isinstance(end, Settlement):
+    def visit(self, end: Settlement | None) -> None:
+        """Count how a visit to a delivery, a send or a look-up, ended its lease; None: it was somebody else's by then."""
+        if end is None:
+            self.attempts(DELIVERY, LOST)
+        else:
             self.attempts(DELIVERY, "released" if end.is_attempt_returned else end.status, end.code)
 
     def expired(self, *, evidence: int, deliveries: int) -> None:

@@ -38,7 +38,6 @@ def publish_delivery(services: Services, event_id: str) -> Advance:
     if stored is None:
         return Advance(status="waiting", event_id=event_id, plan_id=event.plan_id)
     end = None if services.draining() else _visit(services, stored)
-    services.meters.visit(end)
     if isinstance(end, Close) and end.code not in {SUPERSEDED, WITHDRAWN}:
         raise Blocked(end.code, "the delivery was closed before it was sent; see locseal deliveries list")
     status = standing_status("failed" if isinstance(end, Close) else end.status, end.code) if end else "delivery_ready"

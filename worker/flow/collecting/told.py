@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from worker.domain.measure import EVIDENCE
+from worker.domain.measure import EVIDENCE, LOST
 from worker.domain.review import LEASE_LOST, STORE_REFUSED, Abandoned
 from worker.domain.trace import TraceContext, attempt_span
 from worker.flow.collecting.answered import Answered
@@ -35,7 +35,7 @@ def tell_settled(services: Services, answered: Sequence[Answered], settled: Sett
 
 def _tell(services: Services, one: Answered, traces: Mapping[str, TraceContext], state: str, code: str | None) -> None:
     key, attempt = one.row.key, one.row.claim.attempt
-    outcome = {"approved": "succeeded", "not_settled": "lost"}.get(state, state)
+    outcome = {"approved": "succeeded", "not_settled": LOST}.get(state, state)
     services.meters.attempts(EVIDENCE, outcome, code)
     ids: dict[str, str | int] = {"request_id": key.request_id, "event_id": key.event_id, "attempt": attempt}
     trace = traces.get(key.event_id)

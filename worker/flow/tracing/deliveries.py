@@ -1,4 +1,4 @@
-"""What became of a visit to a delivery, logged and told as a span. Not a step; decides nothing."""
+"""What became of a visit to a delivery, counted, logged and told as a span. Not a step; decides nothing."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def tell_visit(services: Services, lease: SendLease, end: Settlement | None, *, 
 
     `began` is this process's monotonic time from before the lease was taken. One statement where traces are on.
     """
+    services.meters.visit(end)
     trace = event_traces(services, [lease.event_id]).get(lease.event_id)
     state, code = _state(end), None if end is None else end.code
     ids: dict[str, str | int] = {
