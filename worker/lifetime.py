@@ -22,7 +22,7 @@ from config.settings import Settings
 from worker.adapters.vitals import Vitals
 from worker.bootstrap import Plant
 from worker.domain.errors import Blocked
-from worker.domain.stall import EXIT_CODE, STALLED, Watch, WorkKind, after_look, stalled_kind
+from worker.domain.stall import EXIT_CODE, QUEUED, STALLED, Watch, WorkKind, after_look, stalled_kind
 from worker.flow.announce_drain import announce_drain
 from worker.flow.seek_work import seek_work
 
@@ -38,7 +38,7 @@ class Lifetime:
 
     `kinds` are those of the work that the worker takes; none in a child of a pool, whose parent watches for all of
     them and has the `heartbeat`. `present` returns what the process runs on, if it has made that yet. `stop` asks the
-    worker to end by itself with an exit code.
+    worker to end by itself with an exit code; `holds` tells whether a queue has messages that nobody took.
     """
 
     def __init__(
@@ -49,10 +49,11 @@ class Lifetime:
         *,
         kinds: frozenset[WorkKind] = frozenset(),
         heartbeat: Path | None = None,
+        holds: Callable[[str], bool] = lambda _queue: False,
         stop: Callable[[int], None] = lambda _code: None,
     ) -> None:
         self._vitals, self._settings, self._present = vitals, settings, present
-        self._kinds, self._stop = kinds, stop
+        self._kinds, self._holds, self._stop = kinds, holds, stop
         self._heartbeat, self._can_beat = heartbeat, True
         self._never = threading.Event()
         self._is_looking = False
@@ -142,6 +143,7 @@ class Lifetime:
         idle = [kind for kind in self._kinds if claimed_at[kind] <= watch.looked_at]
         try:
             waiting = seek_work(plant.services, idle, overdue_seconds=self._settings.recovery_bound_seconds)
+            waiting |= {kind for kind in QUEUED.intersection(idle) if self._holds(kind)}
         except Blocked as fault:  # who cannot see work does not conclude anything from it
             log.debug("worker.watch.blocked", code=fault.code)
             return Watch()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from worker.domain.stall import Watch, WorkKind, after_look, stalled_kind
 
-NEVER: dict[WorkKind, float] = {"evidence": 0.0, "delivery": 0.0, "runs": 0.0}
+NEVER: dict[WorkKind, float] = {"evidence": 0.0, "delivery": 0.0, "runs": 0.0, "intake": 0.0, "sweep": 0.0}
 
 
 def looks(

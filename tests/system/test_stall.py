@@ -8,6 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+from celery import Celery
 from sqlalchemy import text
 
 from tests.cases.scenes import SHORT_LEASE, lines, scalar, submit
@@ -61,6 +62,25 @@ def test_a_worker_that_cannot_even_look_is_started_again(fleet: LocalFleet, sqli
     fifo.rename(path)
     [reason] = ended(worker)
     assert (reason["code"], reason["work"]) == ("worker.stalled", "watch")
+
+
+def test_a_worker_that_takes_no_messages_is_started_again(fleet: LocalFleet, sqlite_stage: Stage) -> None:
+    """Its consumer of intake is gone, as after a lost connection: the submission lies in Redis until the next one comes."""
+    stage = sqlite_stage
+    fleet.settings |= STALL
+    worker = started(fleet)
+    with Celery(broker=fleet.broker_url(), set_as_current=False) as remote:
+
+        def is_cancelled() -> bool:
+            said = remote.control.cancel_consumer("intake", reply=True, timeout=2, limit=1)
+            return any("ok" in answer for one in said for answer in one.values())
+
+        wait_for(is_cancelled, worker, "the end of the consumer", PATIENCE)
+    submit(stage, "unread", ["de"])
+    [reason] = ended(worker)
+    assert (reason["code"], reason["work"]) == ("worker.stalled", "intake")
+    fleet.revive()
+    wait_for(lambda: facts(stage).approvals == 1, None, "the approval", PATIENCE)
 
 
 def probe(fleet: LocalFleet, what: str) -> tuple[int, dict[str, object]]:

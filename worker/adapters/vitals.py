@@ -19,7 +19,7 @@ NEVER: Final = 0.0
 
 _NUMBER: Final = struct.Struct("=d")
 _ENDS_AT, _EXIT_CODE = 0, 1
-_CLAIMED: Final[dict[WorkKind, int]] = {"evidence": 2, "delivery": 3, "runs": 4}
+_CLAIMED: Final[dict[WorkKind, int]] = {"evidence": 2, "delivery": 3, "runs": 4, "intake": 5, "sweep": 6}
 
 
 class Vitals:
@@ -71,7 +71,7 @@ class Vitals:
     # --- the work ---------------------------------------------------------------------------------------------------
 
     def claimed(self, kind: WorkKind) -> None:
-        """Note that a claim of this kind came to its end now, whatever it found."""
+        """Note that a claim of this kind came to its end now, whatever it found; of intake, that a message was taken."""
         self._set(_CLAIMED[kind], time.monotonic())
 
     def claimed_at(self) -> dict[WorkKind, float]:

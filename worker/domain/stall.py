@@ -1,4 +1,4 @@
-"""When a worker counts as stalled: due work waits that it may take, and it has not got as far as a claim for too long.
+"""When a worker counts as stalled: work waits that it may take, and it has taken none of its kind for too long.
 
 A pause, an open breaker, a full limit or a broker that takes no message is never a stall: what may not be taken, or was
 not asked for, is not seen as waiting. A process that was itself held up begins to count anew.
@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal
 
-WorkKind = Literal["evidence", "delivery", "runs"]  # named like the queues that wake for it
+WorkKind = Literal["evidence", "delivery", "runs", "intake", "sweep"]  # named like the queues that bring it
+
+# Of these the database shows nothing before a message was taken: they wait while messages lie in their queue.
+QUEUED: Final[frozenset[WorkKind]] = frozenset({"intake", "sweep"})
 
 STALLED: Final = "worker.stalled"
 EXIT_CODE: Final = 70  # of a worker that ends for a fault of its own: EX_SOFTWARE
