@@ -17,8 +17,8 @@ from worker.domain.policy import SitePolicy
 from worker.flow.sweep_fleet import sweep_fleet
 from worker.store.due_evidence import claim_due
 from worker.store.engine import open_engine, reading
-from worker.store.schema_version import migrate
 from worker.store.event_lists import list_events
+from worker.store.schema_version import migrate
 from worker.store.views import find_event_view
 
 LOCALES: Final = 24

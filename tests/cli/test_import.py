@@ -161,7 +161,7 @@ def test_the_report_says_what_is_left_out(locseal: Locseal, home: Home, broker: 
         f"{'INCOMPLETE OR LEFT OUT':{len(key)}}  AT       WHY",
         f"{key}  de.po:8  fuzzy: de; missing: fr",
         "",
-        "site-1:admin:1: 1 units in 2 locales; sent",
+        "site-1:admin:1: 1 unit in 2 locales; sent",
         "1 of 2 units go out; 1 are incomplete and are not submitted",
     ]
     assert len(broker.take()) == 1

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -144,6 +149,73 @@ def test_watch_ends_with_the_event(locseal: Callable[..., Any], home: Home) -> N
     assert (watched.code, watched.out.count("\n")) == (0, 1)
     assert "  published at " in watched.out
     assert json.loads(locseal("releases", "watch", "event-1", "--json").out)["state"] == "delivered"
+
+
+def test_show_says_of_each_locale_what_it_waits_for(locseal: Callable[..., Any], home: Home) -> None:
+    """Why, until when, when it gives up, and the next command; of an approved one until when it stands."""
+    event = taken_in(home, locales=["de"])
+    shown = locseal("releases", "show", "event-1", "--json").json
+    german, french = shown["locales"]
+    assert german["waiting"].startswith("waiting for: de, quality receipt; since ")
+    assert "; due now, as soon as a worker is free; gives up at " in german["waiting"]
+    assert german["waiting"].endswith(" UTC")
+    assert (french["waiting"], french["next"]) == ("waiting for: fr-CA, a translation", ["locseal submit FILE"])
+    text = locseal("releases", "show", "event-1").out
+    assert german["waiting"].partition(";")[0] in text
+    accept_submission(home.services, signed_submission(home.keys, event, results_for(event)))
+    collect_evidence(home.services, "event-1", ready=lambda _: None)
+    german, french = locseal("releases", "show", "event-1", "--json").json["locales"]
+    assert german["waiting"].startswith("approved until 20")
+    assert (german["next"], french["next"]) == ([], [])
+
+
+def test_list_by_locale_code_and_age(locseal: Callable[..., Any], home: Home) -> None:
+    """Each filter alone; a span that is none is wrong usage."""
+    taken_in(home, event_id="event-1", source_id="a", target_locales=["de"])
+    taken_in(home, event_id="event-2", source_id="b", target_locales=["ja"])
+
+    def listed(*options: str) -> list[str]:
+        return [one["event_id"] for one in locseal("releases", "list", *options, "--json").json["events"]]
+
+    assert listed("--locale", "ja") == ["event-2"]
+    assert listed("--locale", "sv") == []
+    assert listed("--code", "evidence.unavailable") == []
+    assert listed("--newer-than", "1h") == ["event-2", "event-1"]
+    assert listed("--older-than", "1h") == []
+    assert locseal("releases", "list", "--older-than", "soon").code == 2
+
+
+def test_watch_without_an_event_follows_all_open_ones(locseal: Callable[..., Any], home: Home) -> None:
+    """It ends when none is left; filters and an event exclude each other."""
+    approved(home)
+    assert locseal("releases", "watch", "event-1", "--site", "site-1").code == 2
+    prepare_delivery(home.services, "event-1")
+    publish_delivery(with_cms(home)[0], "event-1")
+    assert (locseal("releases", "watch").code, locseal("releases", "watch", "--json").out) == (0, "")
+
+
+def test_watch_draws_a_table_on_a_terminal(home: Home, locseal: Callable[..., Any]) -> None:
+    """On a terminal the ended event is its sentence and a table with every locale."""
+    approved(home)
+    prepare_delivery(home.services, "event-1")
+    publish_delivery(with_cms(home)[0], "event-1")
+    ours, theirs = pty.openpty()
+    start = "from worker.cli.main import run; run()"
+    command = [sys.executable, "-c", start, "releases", "watch", "event-1"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+    with subprocess.Popen(command, stdout=theirs, stdin=theirs, env=environment) as process:
+        os.close(theirs)
+        seen = b""
+        with contextlib.suppress(OSError):  # the other end was closed
+            while chunk := os.read(ours, 65_536):
+                seen += chunk
+        os.close(ours)
+        assert process.wait(timeout=60) == 0
+    drawn = seen.decode()
+    assert "event-1: delivered, 2 of 2 locales approved" in drawn
+    assert "published at " in drawn
+    assert "approved until 20" in drawn
+    assert "WHAT IT WAITS FOR" in drawn
 
 
 # --- rejections -----------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_a_release_by_the_command_line(locseal: Locseal, guided: Home) -> None:
     text = locseal("runs", "show", run)
     lines = text.out.splitlines()
     assert (text.code, lines[0]) == (0, f"{run}  planned")
-    assert lines[1] == "site site-1, website version 2026.02, 1 events; 0 of 1 deliveries acknowledged"
+    assert lines[1] == "site site-1, website version 2026.02, 1 event; 0 of 1 deliveries acknowledged"
     assert [line.split()[:3] for line in lines if line.startswith(("+", "."))] == [
         ["+", "preflight", "succeeded"],
         ["+", "evidence", "succeeded"],

@@ -95,7 +95,7 @@ def test_what_waits_for_an_operator() -> None:
         f"locseal runs reconcile {RUN_ID} publish",
     )
     assert said(interrupted, standings=(standing(status="leased", leased_until=SECOND + 60),))[0].endswith(
-        "reconcile it, not before 03:05:05 when the last lease on a delivery ends"
+        "reconcile it, not before 03:05:05 UTC when the last lease on a delivery ends"
     )
     done = ended(began(upto("verify"), "verify"), "verify", ok=True, code="done")
     assert said(done) == ("complete: every step has succeeded", None)
@@ -119,14 +119,14 @@ def test_a_stale_plan_leads_to_a_new_one() -> None:
     [
         (
             ExecutorFacts(state="visited", owner="w-7", until=SECOND + 60),
-            "publish: being worked at; 1 of 2 deliveries acknowledged, 1 in doubt; lease held by w-7 until 03:05:05",
+            "publish: being worked at; 1 of 2 deliveries acknowledged, 1 in doubt; lease held by w-7 until 03:05:05 UTC",
             "show {} --watch",
         ),
         (
             ExecutorFacts(state="waiting", until=SECOND + 86_400, code="run.waits_for_cms"),
             (
                 "publish: waiting for the CMS; 1 of 2 deliveries acknowledged, 1 in doubt; "
-                "next visit at 2026-01-03 03:04:05"
+                "next visit at 2026-01-03 03:04:05 UTC"
             ),
             "show {} --watch",
         ),
@@ -163,7 +163,7 @@ def test_deliveries_under_way_are_told() -> None:
     sentence, _ = said(
         began(upto("publish"), "publish"), executor, standings=(standing(status="leased", leased_until=SECOND + 60),)
     )
-    assert "1 being sent or asked about, the last lease until 03:05:05; next visit at 03:04:10" in sentence
+    assert "1 being sent or asked about, the last lease until 03:05:05 UTC; next visit at 03:04:10 UTC" in sentence
 
 
 def test_the_fleet_may_reconcile_by_itself() -> None:
@@ -171,7 +171,7 @@ def test_the_fleet_may_reconcile_by_itself() -> None:
     interrupted = resumed(began(upto("publish"), "publish"))
     executor = ExecutorFacts(state="waiting", until=SECOND + 5)
     assert said(interrupted, executor) == (
-        "publish: interrupted; the fleet asks the CMS what became of it; next visit at 03:04:10",
+        "publish: interrupted; the fleet asks the CMS what became of it; next visit at 03:04:10 UTC",
         f"locseal runs reconcile {RUN_ID} publish",
     )
 

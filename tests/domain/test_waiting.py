@@ -76,7 +76,7 @@ def test_the_sentence_of_the_contract() -> None:
     facts = event(locale(need="human receipt"), locale("de", "approved"))
     # after 12:03 four more attempts: waits of 10, 20 and 40 seconds after the second, third and fourth
     assert waiting_sentence(facts) == (
-        "waiting for: fr-CA, human receipt; since 11:58; lease held by w-7 until 12:03; gives up at 12:04"
+        "waiting for: fr-CA, human receipt; since 11:58 UTC; lease held by w-7 until 12:03 UTC; gives up at 12:04 UTC"
     )
     assert next_commands(facts) == ()
 
@@ -85,8 +85,8 @@ def test_a_retry_says_when_and_after_what() -> None:
     """The next attempt, the code that stopped the last one, and how many are left."""
     one = locale(state="retrying", attempts=3, next_attempt_at=NOON + 20 * MINUTE, code="evidence.unavailable")
     assert waiting_sentence(event(one)) == (
-        "waiting for: fr-CA, quality receipt; since 11:58; "
-        "next attempt at 12:20 after evidence.unavailable (3 of 5); gives up at 12:20"
+        "waiting for: fr-CA, quality receipt; since 11:58 UTC; "
+        "next attempt at 12:20 UTC after evidence.unavailable (3 of 5); gives up at 12:20 UTC"
     )
 
 
@@ -99,7 +99,7 @@ def test_a_due_row_waits_for_a_worker() -> None:
     """Nothing but a free worker is missing; the fleet goes on by itself."""
     facts = event(locale(state="due", attempts=0))
     assert waiting_sentence(facts) == (
-        "waiting for: fr-CA, quality receipt; since 11:58; due now, as soon as a worker is free; gives up at 12:01"
+        "waiting for: fr-CA, quality receipt; since 11:58 UTC; due now, as soon as a worker is free; gives up at 12:01 UTC"
     )
     assert next_commands(facts) == ()
 
@@ -112,8 +112,8 @@ def test_many_locales_are_grouped_by_what_they_need() -> None:
         locale("ko", need="independent or human receipt", lease_expires_at=NOON + MINUTE),
     )
     assert waiting_sentence(facts) == (
-        "waiting for: de, es, it and 2 more, a translation and ja, ko, independent or human receipt; since 11:58; "
-        "leases held by w-7 and 1 more until 12:03; gives up at 12:04"
+        "waiting for: de, es, it and 2 more, a translation and ja, ko, independent or human receipt; since 11:58 UTC; "
+        "leases held by w-7 and 1 more until 12:03 UTC; gives up at 12:04 UTC"
     )
     assert next_commands(facts) == ("locseal submit FILE",)
 
@@ -122,7 +122,7 @@ def test_a_failed_locale_waits_for_an_operator() -> None:
     """Nothing more happens by itself, so no time is promised; the command for it is named."""
     facts = event(locale(state="failed", code="evidence.human_receipt.required", need="human receipt"))
     assert waiting_sentence(facts) == (
-        "waiting for: fr-CA, human receipt (failed); since 11:58; "
+        "waiting for: fr-CA, human receipt (failed); since 11:58 UTC; "
         "stopped by evidence.human_receipt.required, until an operator acts"
     )
     assert next_commands(facts) == ("locseal evidence retry event-1",)
@@ -132,14 +132,14 @@ def test_a_failed_locale_waits_for_an_operator() -> None:
 def test_what_only_a_renewal_can_mend(state: Any, need: str) -> None:
     """An approval that lapsed, or a result nobody was asked about."""
     facts = event(locale(state=state))
-    assert waiting_sentence(facts) == f"waiting for: fr-CA, {need}; since 11:58"
+    assert waiting_sentence(facts) == f"waiting for: fr-CA, {need}; since 11:58 UTC"
     assert next_commands(facts) == ("locseal evidence renew event-1",)
 
 
 def test_all_approved_waits_for_preparation() -> None:
     """The time is that of the last approval."""
     facts = event(locale(state="approved"), locale("de", "approved", since=NOON - 5 * MINUTE))
-    assert waiting_sentence(facts) == ("waiting for: its delivery to be prepared; since 11:58; the next sweep does it")
+    assert waiting_sentence(facts) == ("waiting for: its delivery to be prepared; since 11:58 UTC; the next sweep does it")
 
 
 @pytest.mark.parametrize(
@@ -149,21 +149,21 @@ def test_all_approved_waits_for_preparation() -> None:
             delivery(),
             {},
             (
-                "waiting for: the CMS to accept the delivery; since 11:50; "
-                "next attempt is due now, as soon as a worker is free; gives up at 12:01"
+                "waiting for: the CMS to accept the delivery; since 11:50 UTC; "
+                "next attempt is due now, as soon as a worker is free; gives up at 12:01 UTC"
             ),
         ),
         (
             delivery("leased", lease_owner="w-3", lease_expires_at=NOON + MINUTE, in_doubt=True, doubt_since_at=NOON),
             {},
-            "waiting for: the CMS's signed word; in doubt since 12:00; lease held by w-3 until 12:01",
+            "waiting for: the CMS's signed word; in doubt since 12:00 UTC; lease held by w-3 until 12:01 UTC",
         ),
         (
             delivery("retry_wait", attempts=2, next_attempt_at=NOON + 5 * MINUTE, code="cms.delivery.http_429"),
             {},
             (
-                "waiting for: the CMS to accept the delivery; since 11:50; "
-                "next attempt at 12:05 after cms.delivery.http_429 (2 of 5); gives up at 12:06"
+                "waiting for: the CMS to accept the delivery; since 11:50 UTC; "
+                "next attempt at 12:05 UTC after cms.delivery.http_429 (2 of 5); gives up at 12:06 UTC"
             ),
         ),
         (
@@ -177,23 +177,23 @@ def test_all_approved_waits_for_preparation() -> None:
             ),
             {},
             (
-                "waiting for: the CMS's signed word; in doubt since 11:57; "
-                "next look-up at 12:05 after cms.delivery.timeout (2 of 5)"
+                "waiting for: the CMS's signed word; in doubt since 11:57 UTC; "
+                "next look-up at 12:05 UTC after cms.delivery.timeout (2 of 5)"
             ),
         ),
         (
             delivery("retry_wait", attempts=5, in_doubt=True, doubt_since_at=NOON - 3 * MINUTE),
             {},
             (
-                "waiting for: the CMS's signed word; in doubt since 11:57; "
-                "next look-up is due now, as soon as a worker is free; gives up at 2027-01-16 11:57"
+                "waiting for: the CMS's signed word; in doubt since 11:57 UTC; "
+                "next look-up is due now, as soon as a worker is free; gives up at 2027-01-16 11:57 UTC"
             ),
         ),
         (
             delivery(),
             {"older_delivery_id": "delivery-0"},
             (
-                "waiting for: the CMS to accept the delivery; since 11:50; "
+                "waiting for: the CMS to accept the delivery; since 11:50 UTC; "
                 "not before the older delivery delivery-0 is settled"
             ),
         ),
@@ -201,24 +201,24 @@ def test_all_approved_waits_for_preparation() -> None:
             delivery(),
             {"needs_permit": True},
             (
-                "waiting for: the CMS to accept the delivery; since 11:50; "
+                "waiting for: the CMS to accept the delivery; since 11:50 UTC; "
                 "not before a release run publishes it, since the site is guided"
             ),
         ),
         (
             delivery("failed", code="cms.delivery.approval_expired"),
             {},
-            "the delivery failed with cms.delivery.approval_expired at 11:50; nothing happens until an operator acts",
+            "the delivery failed with cms.delivery.approval_expired at 11:50 UTC; nothing happens until an operator acts",
         ),
         (
             delivery("failed", code="cms.outcome_unknown", in_doubt=True),
             {},
-            "waiting for: an operator's word on what the CMS has; outcome unknown since 11:50",
+            "waiting for: an operator's word on what the CMS has; outcome unknown since 11:50 UTC",
         ),
         (
             delivery("succeeded", acknowledged_at=NOON - 86_400),
             {"state": "delivered"},
-            "published at 2027-01-14 12:00",
+            "published at 2027-01-14 12:00 UTC",
         ),
     ],
 )
@@ -253,15 +253,15 @@ def test_commands_of_deliveries(one: DeliveryFacts, more: dict[str, Any], comman
 
 def test_how_events_end() -> None:
     """Superseded and withdrawn say so; while a delivery of theirs is in flight, that comes first."""
-    assert waiting_sentence(event(locale(), state="withdrawn")) == "withdrawn since 11:59"
+    assert waiting_sentence(event(locale(), state="withdrawn")) == "withdrawn since 11:59 UTC"
     gone = event(locale(), state="superseded", superseded_by="event-2")
-    assert waiting_sentence(gone) == "superseded by event-2 since 11:59"
+    assert waiting_sentence(gone) == "superseded by event-2 since 11:59 UTC"
     stale = replace(gone, superseded_by=None)
-    assert waiting_sentence(stale) == "superseded by a newer sequence at the CMS since 11:59"
+    assert waiting_sentence(stale) == "superseded by a newer sequence at the CMS since 11:59 UTC"
     flying = replace(gone, delivery=delivery("retry_wait", in_doubt=True, doubt_since_at=NOON))
-    assert waiting_sentence(flying).startswith("waiting for: the CMS's signed word; in doubt since 12:00")
+    assert waiting_sentence(flying).startswith("waiting for: the CMS's signed word; in doubt since 12:00 UTC")
     closed = replace(gone, delivery=delivery("failed", code="superseded"))
-    assert waiting_sentence(closed) == "superseded by event-2 since 11:59"
+    assert waiting_sentence(closed) == "superseded by event-2 since 11:59 UTC"
 
 
 @pytest.mark.parametrize(
@@ -285,15 +285,15 @@ def test_a_review_that_takes_days_is_given_up_at_its_deadline() -> None:
         gives_up_at=NOON + 640 * MINUTE,
     )
     assert waiting_sentence(event(one)) == (
-        "waiting for: fr-CA, human receipt; since 11:58; accepted by the reviewer, not finished since 11:00; "
-        "asked again at 12:30; gives up at 22:40"
+        "waiting for: fr-CA, human receipt; since 11:58 UTC; accepted by the reviewer, not finished since 11:00 UTC; "
+        "asked again at 12:30 UTC; gives up at 22:40 UTC"
     )
 
 
 def test_a_delivery_that_is_being_renewed_says_so() -> None:
     """In doubt it cannot give way, so then nothing is said of it."""
     renewed = delivery(renewal_asked_at=NOON - 5 * MINUTE)
-    assert "its approvals are being renewed since 11:55" in waiting_sentence(event(delivery=renewed))
+    assert "its approvals are being renewed since 11:55 UTC" in waiting_sentence(event(delivery=renewed))
     doubtful = replace(renewed, in_doubt=True, doubt_since_at=NOON)
     assert "renewed" not in waiting_sentence(event(delivery=doubtful))
 

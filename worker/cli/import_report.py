@@ -137,4 +137,5 @@ def _event_line(one: dict[str, Any]) -> str:
     codes = sorted({document["code"] for document in one["documents"] if document["code"]})
     words = [" and ".join(states) or "not sent", *codes]
     replaced = f", {one['replaced_results']} replaced" if one["replaced_results"] else ""
-    return f"{one['event_id']}: {one['units']} units in {one['locales']} locales{replaced}; {', '.join(words)}"
+    what = f"{output.counted(one['units'], 'unit')} in {output.counted(one['locales'], 'locale')}"
+    return f"{one['event_id']}: {what}{replaced}; {', '.join(words)}"

@@ -95,6 +95,11 @@ def moment(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun: 1 event, 2 events."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
 def allowed_after(error: Blocked) -> tuple[str, ...]:
     """Return the commands that would be allowed after a refusal."""
     if isinstance(error, Refused) and error.allowed:

@@ -69,7 +69,8 @@ def go_on(
             is_paused = writing(engine, lambda conn: resume(conn, scope, name, now=None))
     what = f"{scope} {name}".strip()
     would = "would run" if dry_run else "may run now"
-    lines = [f"{what}: {held.evidence} locales and {held.deliveries} deliveries {would}"]
+    locales, sends = output.counted(held.evidence, "locale"), output.counted(held.deliveries, "delivery", "deliveries")
+    lines = [f"{what}: {locales} and {sends} {would}"]
     if not is_paused:
         held, lines = type(held)(evidence=0, deliveries=0), [f"{what}: no pause was in force; nothing changes"]
     answer = {"scope": scope, "name": name, "was_paused": is_paused, "dry_run": dry_run, **asdict(held)}

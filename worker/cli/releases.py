@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console, RenderableType
+from rich.live import Live
 
 from config.settings import Settings, load_settings
 from worker.adapters.keys import FileKeys
@@ -14,50 +17,57 @@ from worker.cli import output
 from worker.cli.installation import PAGE, Before, Limit, database, page_key, policy_of, read_page_key
 from worker.cli.keys import Directory, key_directories
 from worker.cli.output import Json, Refused, moment
+from worker.cli.release_report import (
+    LINE_COLUMNS,
+    event_json,
+    event_lines,
+    event_live,
+    line_cells,
+    lines_live,
+)
 from worker.cli.sending import WaitCommand, send
+from worker.cli.spans import required_span
 from worker.domain.messages import RELEASE_WITHDRAW
 from worker.domain.submission import parse_withdrawal
-from worker.domain.waiting import LocaleFacts, next_commands, waiting_sentence
+from worker.domain.waiting import waiting_sentence
 from worker.store.engine import reading
-from worker.store.views import EventView, find_event_view, list_events, site_of_event
+from worker.store.event_lists import EventFilter, list_events
+from worker.store.views import EventView, find_event_view, site_of_event
 
 app = typer.Typer(help="See and withdraw change events.", no_args_is_help=True)
 
 STATES = ("open", "delivered", "superseded", "withdrawn")
+WATCHED = 30  # events that are followed at once
+
 Event = Annotated[str, typer.Argument(help="The event's id.")]
+State = Annotated[str | None, typer.Option(help=f"Only one state: {', '.join(STATES)}.")]
+Site = Annotated[str | None, typer.Option(help="Only one site.")]
+Version = Annotated[str | None, typer.Option(help="Only one website version.")]
+Locale = Annotated[str | None, typer.Option(help="Only events that this locale is part of.")]
+Code = Annotated[str | None, typer.Option(help="Only events of which a locale or a delivery stopped with this code.")]
+OlderThan = Annotated[str | None, typer.Option(help="Only events that came longer ago than this: 12h, 7d.")]
+NewerThan = Annotated[str | None, typer.Option(help="Only events that came since this long ago: 12h, 7d.")]
 
 
 @app.command("list")
 def show_list(
-    state: Annotated[str | None, typer.Option(help=f"Only one state: {', '.join(STATES)}.")] = None,
-    site: Annotated[str | None, typer.Option(help="Only one site.")] = None,
-    version: Annotated[str | None, typer.Option(help="Only one website version.")] = None,
+    state: State = None,
+    site: Site = None,
+    version: Version = None,
+    locale: Locale = None,
+    code: Code = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
     limit: Limit = PAGE,
     before: Before = None,
     as_json: Json = False,
 ) -> None:
     """List change events, newest first."""
-    if state is not None and state not in STATES:
-        raise typer.BadParameter(f"states are {', '.join(STATES)}", param_hint="--state")
+    wanted = _wanted(state, site, version, locale, code, older_than, newer_than)
     with database() as engine, reading(engine) as conn:
-        found = list_events(
-            conn, limit=limit, before=read_page_key(before), state=state, site_id=site, website_version=version
-        )
+        found = list_events(conn, wanted, limit=limit, before=read_page_key(before))
     following = page_key(found[-1].created_at, found[-1].event_id) if len(found) == limit else None
-    rows = [
-        (
-            one.event_id,
-            one.state,
-            f"{one.approved}/{one.locales}",
-            one.delivery_status if one.delivery_code is None else f"{one.delivery_status} ({one.delivery_code})",
-            one.site_id,
-            one.website_version,
-            moment(one.created_at),
-        )
-        for one in found
-    ]
-    columns = ("event", "state", "approved", "delivery", "site", "version", "created")
-    lines = output.table(columns, rows, empty="no such change event")
+    lines = output.table(LINE_COLUMNS, [line_cells(one) for one in found], empty="no such change event")
     if following is not None:
         lines.append(f"more: --before {following}")
     output.put({"events": [asdict(one) for one in found], "next": following}, as_json=as_json, lines=lines)
@@ -69,28 +79,86 @@ def show(event: Event, as_json: Json = False) -> None:
     settings = load_settings()
     with database(settings) as engine:
         view = _view(settings, engine, event)
-    output.put(_json(view), as_json=as_json, lines=_lines(view))
+    output.put(event_json(view), as_json=as_json, lines=event_lines(view))
 
 
 @app.command()
 def watch(
-    event: Event,
+    event: Annotated[str | None, typer.Argument(help="The event's id; left out: the newest open events.")] = None,
+    site: Site = None,
+    version: Version = None,
+    locale: Locale = None,
+    code: Code = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
     interval: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two looks.")] = 1.0,
     as_json: Json = False,
 ) -> None:
-    """Follow one event until it has ended; print its sentence whenever it changes (with --json one object a line)."""
+    """Follow one event until it has ended, locale by locale; or, without one, the newest open events until none is left.
+
+    On a terminal the table is drawn again at every look. Elsewhere a line is printed whenever something changes, with
+    --json one object a line.
+    """
     settings = load_settings()
-    said = ""
-    with database(settings) as engine:
+    wanted = _wanted("open", site, version, locale, code, older_than, newer_than)
+    if event is not None and wanted != EventFilter(state="open"):
+        raise typer.BadParameter("name an event, or filters, not both")
+    console = Console()
+    is_live = console.is_terminal and not as_json
+    with database(settings) as engine, Live(console=console, auto_refresh=False) if is_live else nullcontext() as live:
+        said: frozenset[str] = frozenset()
         while True:
-            view = _view(settings, engine, event)
-            sentence = waiting_sentence(view.facts)
-            if sentence != said:
-                output.put_line(_json(view) if as_json else f"{moment(view.facts.now)}  {sentence}")
-                said = sentence
-            if view.facts.state != "open":
+            shown, lines, is_over = _look(settings, engine, event, wanted, as_json=as_json)
+            if live is not None:
+                live.update(shown, refresh=True)
+            for key, line in lines.items() if live is None else ():
+                if key not in said:
+                    output.put_line(line)
+            said = frozenset(lines)
+            if is_over:
                 return
             time.sleep(interval)
+
+
+def _look(
+    settings: Settings, engine: Any, event: str | None, wanted: EventFilter, *, as_json: bool
+) -> tuple[RenderableType, dict[str, Any], bool]:
+    """Return what one look shows: the live table, the lines by what makes them new, and whether the watch is over."""
+    if event is not None:
+        view = _view(settings, engine, event)
+        sentence = waiting_sentence(view.facts)
+        line = event_json(view) if as_json else f"{moment(view.facts.now)}  {sentence}"
+        return event_live(view), {sentence: line}, view.facts.state != "open"
+    with reading(engine) as conn:
+        found = list_events(conn, wanted, limit=WATCHED)
+    lines: dict[str, Any] = {}
+    for one in found:
+        said = "  ".join(str(cell) for cell in line_cells(one) if cell is not None)
+        lines[said] = asdict(one) if as_json else said
+    return lines_live(found), lines, not found
+
+
+def _wanted(
+    state: str | None,
+    site: str | None,
+    version: str | None,
+    locale: str | None,
+    code: str | None,
+    older_than: str | None,
+    newer_than: str | None,
+) -> EventFilter:
+    """Return the filter that some options make."""
+    if state is not None and state not in STATES:
+        raise typer.BadParameter(f"states are {', '.join(STATES)}", param_hint="--state")
+    return EventFilter(
+        state=state,
+        site_id=site,
+        website_version=version,
+        target_locale=locale,
+        code=code,
+        least_age_seconds=None if older_than is None else required_span(older_than, "--older-than"),
+        most_age_seconds=None if newer_than is None else required_span(newer_than, "--newer-than"),
+    )
 
 
 @app.command(cls=WaitCommand)
@@ -144,62 +212,3 @@ def _unknown(event_id: str) -> Refused:
         f"no event {event_id!r} was accepted yet",
         allowed=["locseal releases list", "locseal rejections list", "locseal submit FILE --wait"],
     )
-
-
-def _json(view: EventView) -> dict[str, Any]:
-    """Return an event as JSON; `waiting` is the sentence, `next` the commands."""
-    facts = view.facts
-    return {
-        "event_id": view.event_id,
-        "state": facts.state,
-        "waiting": waiting_sentence(facts),
-        "next": list(next_commands(facts)),
-        "site_id": view.site_id,
-        "website_version": view.website_version,
-        "source_id": view.source_id,
-        "source_sequence": view.source_sequence,
-        "plan_id": view.plan_id,
-        "superseded_by": facts.superseded_by,
-        "created_at": view.created_at,
-        "now": facts.now,
-        "locales": [asdict(one) for one in facts.locales],
-        "deliveries": [asdict(one) for one in view.deliveries],
-        "documents": [{**asdict(one), "state": "accepted"} for one in view.documents],
-    }
-
-
-def _lines(view: EventView) -> list[str]:
-    """Return an event for people."""
-    facts = view.facts
-    lines = [
-        f"{view.event_id}: {facts.state}",
-        waiting_sentence(facts),
-        f"site {view.site_id}, version {view.website_version}, since {moment(view.created_at)}",
-        f"source {view.source_id}, sequence {view.source_sequence}",
-        "",
-        *output.table(
-            ("locale", "state", "attempts", "next attempt or expiry", "code"),
-            [_locale(one) for one in facts.locales],
-            empty="no locale",
-        ),
-    ]
-    if view.deliveries:
-        rows = [
-            (one.delivery_id, one.status, f"{one.attempts}/{one.max_attempts}", one.code) for one in view.deliveries
-        ]
-        lines += ["", *output.table(("delivery", "state", "attempts", "code"), rows, empty="")]
-    documents = [(one.document_sha256, one.kind, one.kid, moment(one.accepted_at)) for one in view.documents]
-    lines += ["", *output.table(("document", "kind", "signed by", "accepted"), documents, empty="no document")]
-    return [*lines, *(f"next: {command}" for command in next_commands(facts))]
-
-
-def _locale(one: LocaleFacts) -> tuple[object, ...]:
-    """Return a locale as a row of the table."""
-    attempts = f"{one.attempts}/{one.max_attempts}" if one.request_id is not None else None
-    at = {
-        "approved": one.approval_expires_at,
-        "leased": one.lease_expires_at,
-        "due": one.next_attempt_at,
-        "retrying": one.next_attempt_at,
-    }.get(one.state)
-    return one.target_locale, one.state, attempts, moment(at), one.code

@@ -81,7 +81,8 @@ def answers_table(told: Iterable[Told]) -> list[str]:
 def _about(given: dict[str, Any], facts: RunFacts) -> list[str]:
     if "website_version" not in given:
         return [f"channel {given['channel']}: {', '.join(f'{k} {v}' for k, v in given['repo_versions'].items())}"]
-    named = f"site {given['channel']}, website version {given['website_version']}, {len(given['events'])} events"
+    named = f"site {given['channel']}, website version {given['website_version']}"
+    named += f", {output.counted(len(given['events']), 'event')}"
     return [f"{named}; {deliveries_sentence(facts.standings)}"]
 
 

@@ -1,6 +1,6 @@
 """What a release run waits for, until when, and the one command to paste next: the same words wherever it is shown.
 
-"publish: waiting for the CMS; 3 of 5 deliveries acknowledged, 1 in doubt; next visit at 12:04"
+"publish: waiting for the CMS; 3 of 5 deliveries acknowledged, 1 in doubt; next visit at 12:04:00 UTC"
 """
 
 from __future__ import annotations
@@ -143,4 +143,4 @@ def _not_before(facts: RunFacts) -> str:
 
 def _at(facts: RunFacts, seconds: float | None) -> str:
     shown, today = (datetime.fromtimestamp(value, UTC) for value in (seconds or facts.now, facts.now))
-    return shown.strftime("%H:%M:%S" if shown.date() == today.date() else "%Y-%m-%d %H:%M:%S")
+    return shown.strftime("%H:%M:%S UTC" if shown.date() == today.date() else "%Y-%m-%d %H:%M:%S UTC")

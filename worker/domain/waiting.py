@@ -1,8 +1,8 @@
 """What a change event waits for, since when, and what will happen when: one sentence, the same wherever it is shown.
 
-"waiting for: fr-CA, human receipt; since 11:58; lease held by w-7 until 12:03; gives up at 22:40"
+"waiting for: fr-CA, human receipt; since 11:58 UTC; lease held by w-7 until 12:03 UTC; gives up at 22:40 UTC"
 
-Facts in, words out. Times are by the database's clock; they are shown in UTC, with the day where it is not today.
+Facts in, words out. Times are by the database's clock; they are shown in UTC, and say so, with the day where it is not today.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class _Day:
 
     def at(self, seconds: float) -> str:
         shown, today = (datetime.fromtimestamp(value, UTC) for value in (seconds, self.now))
-        return shown.strftime("%H:%M" if shown.date() == today.date() else "%Y-%m-%d %H:%M")
+        return shown.strftime("%H:%M UTC" if shown.date() == today.date() else "%Y-%m-%d %H:%M UTC")
 
 
 def _locale_parts(locales: Sequence[LocaleFacts], holds: Sequence[str], day: _Day) -> list[str]:

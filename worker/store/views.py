@@ -16,10 +16,8 @@ from sqlalchemy import (
     RowMapping,
     cast,
     column,
-    func,
     select,
     table,
-    tuple_,
     type_coerce,
 )
 
@@ -27,14 +25,12 @@ from worker.domain.attempt import LEASED, PENDING, RETRY_WAIT, SUCCEEDED
 from worker.domain.breaker import CMS, PROVIDER
 from worker.domain.policy import REVIEW_DEADLINE_SECONDS
 from worker.domain.waiting import DeliveryFacts, EventFacts, LocaleFacts, LocaleState
-from worker.store.approvals import StoredApproval, choose, standing_approvals, stands
+from worker.store.approvals import StoredApproval, choose, standing_approvals
 from worker.store.breakers import closures_of
-from worker.store.delivery_views import deliveries_of, delivery_facts, of_delivery
-from worker.store.engine import clock, is_sqlite, read_clock
+from worker.store.delivery_views import deliveries_of, delivery_facts
+from worker.store.engine import is_sqlite, read_clock
 from worker.store.pauses import covering, pauses_in_force
 from worker.store.schema import (
-    approvals,
-    deliveries,
     events,
     evidence,
     jobs,
@@ -54,23 +50,6 @@ class SubmissionState:
     state: str
     code: str | None
     at: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class EventLine:
-    """One event of a list: how many locales it has, and for how many of them an approval stands."""
-
-    event_id: str
-    site_id: str
-    website_version: str
-    source_id: str
-    source_sequence: int
-    state: str
-    locales: int
-    approved: int
-    delivery_status: str | None
-    delivery_code: str | None
-    created_at: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,45 +82,6 @@ def submission_state(conn: Connection, document_sha256: str) -> SubmissionState 
     """Return what became of a document, or None while nobody has taken it in."""
     row = conn.execute(select(STATUS).where(STATUS.c.document_sha256 == document_sha256)).mappings().one_or_none()
     return None if row is None else SubmissionState(**row)
-
-
-def list_events(
-    conn: Connection,
-    *,
-    limit: int,
-    before: tuple[float, str] | None = None,
-    state: str | None = None,
-    site_id: str | None = None,
-    website_version: str | None = None,
-    now: float | None = None,
-) -> tuple[EventLine, ...]:
-    """Return events, newest first. `before` is (`created_at`, `event_id`) of the last one seen."""
-    wanted = {"state": state, "site_id": site_id, "website_version": website_version}
-    page = select(events).where(*(events.c[name] == value for name, value in wanted.items() if value is not None))
-    if before is not None:
-        page = page.where(tuple_(events.c.created_at, events.c.event_id) < tuple_(*before))
-    paged = page.order_by(events.c.created_at.desc(), events.c.event_id.desc()).limit(limit).subquery("page")
-    of_plan = plan_jobs.c.plan_id == paged.c.plan_id
-    is_approved = (
-        select(approvals.c.approval_id)
-        .where(
-            approvals.c.job_id == jobs.c.job_id,
-            approvals.c.result_sha256 == jobs.c.current_result_sha256,
-            stands(clock(conn, now)),
-        )
-        .exists()
-    )
-    planned = plan_jobs.join(jobs, jobs.c.job_id == plan_jobs.c.job_id)
-    rows = conn.execute(
-        select(
-            paged,
-            select(func.count()).select_from(plan_jobs).where(of_plan).scalar_subquery().label("locales"),
-            select(func.count()).select_from(planned).where(of_plan, is_approved).scalar_subquery().label("approved"),
-            of_delivery(deliveries.c.status, paged.c.event_id).label("delivery_status"),
-            of_delivery(deliveries.c.last_error_code, paged.c.event_id).label("delivery_code"),
-        ).order_by(paged.c.created_at.desc(), paged.c.event_id.desc())
-    ).mappings()
-    return tuple(EventLine(**{one.name: row[one.name] for one in fields(EventLine)}) for row in rows)
 
 
 def find_event_view(
