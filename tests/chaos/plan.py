@@ -18,7 +18,7 @@ SITE_WEIGHTS: Final = (6, 3, 1)
 LOCALES: Final = "ar cs da de el es fi fr it ja ko nl pl pt-BR sv tr".split()
 LOCALES_OF_AN_EVENT: Final = 5
 RECENT_SOURCES: Final = 12  # newer texts come for one of the last so many sources of a site
-GAP_SECONDS: Final = 3.5  # on average, from the beginning of one fault to that of the next
+GAP_SECONDS: Final = 4.0  # on average, from the beginning of one fault to that of the next
 
 Lane = Literal["processes", "servers", "links", "outside"]
 WORKERS: Final = 4
