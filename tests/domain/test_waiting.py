@@ -139,7 +139,9 @@ def test_what_only_a_renewal_can_mend(state: Any, need: str) -> None:
 def test_all_approved_waits_for_preparation() -> None:
     """The time is that of the last approval."""
     facts = event(locale(state="approved"), locale("de", "approved", since=NOON - 5 * MINUTE))
-    assert waiting_sentence(facts) == ("waiting for: its delivery to be prepared; since 11:58 UTC; the next sweep does it")
+    assert waiting_sentence(facts) == (
+        "waiting for: its delivery to be prepared; since 11:58 UTC; the next sweep does it"
+    )
 
 
 @pytest.mark.parametrize(

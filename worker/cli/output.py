@@ -44,6 +44,8 @@ _ALLOWED: Final = {
     "release.unknown": ("locseal releases list",),
     "rejection.unknown": ("locseal rejections list",),
     "run.": ("locseal runs list",),
+    "hold.": ("locseal hold list --all",),
+    "hold.name.unknown": ("locseal releases list",),
 }
 
 
