@@ -22,7 +22,7 @@ from worker.cli.local_fleet import Child, LocalFleet, free_port, wait_for
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "config" / "deploy"
-ROLES = ("owner", "worker", "operator", "reader", "producer", "scaler")
+ROLES = ("owner", "worker", "operator", "pruner", "reader", "producer", "scaler")
 USERS = ("worker", "producer", "flower", "scaler")
 
 

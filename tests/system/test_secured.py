@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import io
 import json
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy.exc import OperationalError
+from structlog.testing import capture_logs
 
 from config.settings import load_settings
 from tests.conftest import missing
 from tests.system.conftest import QUICK, stage_on
 from tests.system.secured import Authority, SecuredFleet, SecuredPostgres
-from worker.cli.demo_event import demo_submission
+from worker.cli.demo_event import SITE_ID, demo_submission
 from worker.cli.local_fleet import free_port, installed_redis, wait_for
-from worker.cli.local_stage import LOCSEAL, Stage
+from worker.cli.local_stage import Stage
+from worker.cli.main import call
 from worker.store.checkup import EVIDENCE_OF_RECORD
 from worker.store.engine import open_engine
 from worker.store.schema import metadata
@@ -48,9 +52,14 @@ OTHERS = [
     ("scaler", "SELECT event_id FROM evidence"),
     ("scaler", "SELECT document FROM results"),
     ("operator", "DELETE FROM approvals"),
+    ("operator", "DELETE FROM legal_holds"),
+    ("pruner", "DELETE FROM approvals"),
+    ("pruner", "DELETE FROM submissions"),
+    ("pruner", "UPDATE legal_holds SET released_at = 0"),
     ("operator", "UPDATE approvals SET document = ''"),
     ("operator", "DROP TABLE pauses"),
 ]
+pytestmark = pytest.mark.timeout(300)  # many processes start here, one after the other
 LONG = 90.0  # seconds for a step, on a machine that is very busy
 
 
@@ -106,55 +115,66 @@ def of_role(stage: Stage, postgres: SecuredPostgres, role: str, host: str = "127
     }
 
 
-def locseal(stage: Stage, *arguments: str, settings: dict[str, str], code: int = 0) -> str:
-    """Run a command with settings of its own, check how it ends, and return what it printed."""
-    child = stage.fleet.start(f"locseal-{arguments[0]}", [*LOCSEAL, *arguments], settings=settings)
-    child.was_asked = True
-    assert child.process.wait(timeout=100) == code, child.log_text()
-    text = child.log_text()
-    child.log.unlink()
-    return text
+def locseal(stage: Stage, *arguments: str, settings: Mapping[str, str], code: int = 0) -> str:
+    """Run a command in this process with settings of its own, check how it ends, and return what it printed."""
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        for name, value in {**stage.fleet.settings, **settings}.items():
+            patch.setenv(f"LOCSEAL_{name}", value)
+        patch.setattr(sys, "argv", ["locseal", *arguments])
+        sys.modules.pop("config.celeryconfig", None)  # computed from the settings once in a process
+        with pytest.raises(SystemExit) as ended, capture_logs():
+            call()
+    sys.modules.pop("config.celeryconfig", None)
+    assert (ended.value.code or 0) == code, said.getvalue()
+    return said.getvalue()
 
 
-def doctor(stage: Stage, **settings: str) -> dict[str, Any]:
+def doctor(stage: Stage, code: int = 0, **settings: str) -> dict[str, Any]:
     """Return what `locseal doctor` says, by code."""
-    done = subprocess.run(
-        [*LOCSEAL, "doctor", "--json", "--flower", "http://127.0.0.1:1"],
-        env=stage.fleet.environment() | {f"LOCSEAL_{name}": value for name, value in settings.items()},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    return {one["code"]: one["what"] for one in json.loads(done.stdout)["symptoms"]}
+    said = locseal(stage, "doctor", "--json", "--flower", "http://127.0.0.1:1", settings=settings, code=code)
+    return {one["code"]: one["what"] for one in json.loads(said)["symptoms"]}
 
 
 def test_a_release_with_the_least_rights(stage: Stage, postgres: SecuredPostgres) -> None:
-    """Submitted as the producer, worked off as the worker, watched as Flower: delivered, and nobody was refused."""
+    """Submitted as the producer, worked off as the worker: delivered, and the producer sees that it was accepted."""
     fleet = stage.fleet
     assert isinstance(fleet, SecuredFleet)
-    fleet.wait_for_worker(fleet.start_worker())
+    worker = fleet.start_worker()
     fleet.start_beat()
-    port = free_port()
-    flower = fleet.start(
-        "flower",
-        [sys.executable, "-m", "celery", "-A", "worker.app", "flower", f"--port={port}", "--basic-auth=ops:letmein"],
-        settings=fleet.broker_settings("flower"),
-    )
+    wait_for(lambda: "worker.started" in worker.log_text(), worker, "the worker", LONG)
     signed = fleet.directory / "signed.json"
     signed.write_text(stage.sign(demo_submission()[1]))
     as_producer = fleet.broker_settings("producer") | of_role(stage, postgres, "reader")
-    locseal(stage, "submit", str(signed), "--wait", settings=as_producer)
+    locseal(stage, "submit", str(signed), settings=as_producer)
     with postgres.connect("reader") as reader:
 
         def delivered() -> bool:
             counted = reader.execute("SELECT count(*) FROM deliveries WHERE status = 'succeeded'").fetchone()
             return counted == (1,)
 
-        wait_for(delivered, None, "the delivery", LONG)
+        wait_for(delivered, worker, "the delivery", LONG)
     with postgres.connect("producer") as producer:
         states = producer.execute("SELECT state FROM submission_status").fetchall()
     assert states == [("accepted",)]
+
+
+def test_flower_sees_the_workers_with_its_own_user(stage: Stage) -> None:
+    """Its user may listen and ask, and that is enough: the worker shows with its queues."""
+    fleet = stage.fleet
+    assert isinstance(fleet, SecuredFleet)
+    port = free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "worker.app",
+        "flower",
+        f"--port={port}",
+        "--basic-auth=ops:letmein",
+    ]
+    flower = fleet.start("flower", command, settings=fleet.broker_settings("flower"))
 
     def seen() -> bool:
         request = urllib.request.Request(f"http://127.0.0.1:{port}/api/workers?refresh=1")
@@ -169,17 +189,30 @@ def test_a_release_with_the_least_rights(stage: Stage, postgres: SecuredPostgres
             return False
 
     wait_for(seen, flower, "Flower to see the worker", LONG)
-    told = doctor(stage)
-    assert not {code for code in told if code.startswith(("database.", "broker.rights", "broker.tls", "broker.cred"))}
+    flower.stop()
+
+
+def test_people_have_the_rights_they_need(stage: Stage, postgres: SecuredPostgres) -> None:
+    """An auditor reads, an operator holds and revokes, prune removes: each as its own role."""
     locseal(stage, "audit", settings=of_role(stage, postgres, "reader"))
     as_operator = of_role(stage, postgres, "operator")
     with postgres.connect("reader") as reader:
         approval = reader.execute("SELECT approval_id FROM approvals LIMIT 1").fetchone()
     assert approval is not None
     locseal(stage, "approvals", "revoke", approval[0], "--reason", "trial", "--yes", settings=as_operator)
+    locseal(stage, "hold", "place", "--site", SITE_ID, "--reason", "trial", settings=as_operator)
+    locseal(stage, "prune", "--older-than", "7d", "--apply", settings=of_role(stage, postgres, "pruner"))
+
+
+def test_nobody_was_refused_anything(stage: Stage, postgres: SecuredPostgres) -> None:
+    """In all of that neither Redis nor PostgreSQL denied a command, and doctor has nothing to say about rights or TLS."""
+    fleet = stage.fleet
+    assert isinstance(fleet, SecuredFleet)
     refused = [line for line in fleet.redis_cli("admin", "ACL", "LOG").splitlines() if line]
     assert refused == [], "\n".join(refused)
     assert "permission denied" not in postgres.log_text()
+    told = doctor(stage)
+    assert not {code for code in told if code.startswith(("database.", "broker.rights", "broker.tls", "broker.cred"))}
 
 
 def test_a_redis_user_can_do_no_more_than_it_needs(stage: Stage) -> None:
@@ -242,6 +275,7 @@ def test_another_ca_and_another_name_are_refused(
     ca = others if host == "127.0.0.1" else str(fleet.authority.ca)
     told = doctor(
         stage,
+        code=1,
         BROKER_CA_FILE=ca,
         DATABASE_CA_FILE=ca,
         **fleet.broker_settings("worker", host),
@@ -274,6 +308,8 @@ def test_a_worker_takes_nothing_away_from_an_audit(stage: Stage, postgres: Secur
         "DELETE FROM deliveries",
         "INSERT INTO pauses VALUES ('all', '', 'w', 'w', 0)",
         "DELETE FROM pauses",
+        "UPDATE legal_holds SET released_at = 0",
+        "INSERT INTO prunings SELECT * FROM prunings",
         "UPDATE approvals SET revoked_at = NULL",
         "UPDATE alembic_version SET version_num = 'x'",
         "CREATE ROLE x",

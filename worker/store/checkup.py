@@ -31,7 +31,8 @@ EVIDENCE_OF_RECORD: Final = (
     "delivery_history", "withdrawals", "results", "events",
 )  # fmt: skip
 
-OPERATORS: Final = frozenset({"pauses"})  # a worker reads them and no more
+# What a worker reads and no more: operators and prune write it.
+OPERATORS: Final = frozenset({"pauses", "legal_holds", "prunings", "pruned_events"})
 
 _STANDINGS: Final[dict[Standing, tuple[str, str] | None]] = {
     "newest": None,

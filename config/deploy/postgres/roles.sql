@@ -6,9 +6,10 @@
 -- (hostssl locseal all all scram-sha-256), run `locseal db upgrade` and `locseal db grant` as locseal_owner, and both
 -- again with each new version. Safe to run again.
 --
---   locseal_owner     owns database and tables: upgrades, grants, prune. No worker connects as it.
+--   locseal_owner     owns database and tables: upgrades and grants. No worker connects as it.
 --   locseal_worker    workers and beat: whatever a release needs; cannot drop, alter or take away what an audit reads.
---   locseal_operator  people at `locseal ...`: a worker's rights, and pauses, revocations and retries of deliveries.
+--   locseal_operator  people at `locseal ...`: a worker's rights, and pauses, holds, revocations, retries.
+--   locseal_pruner    `locseal prune`: a worker's rights, and to remove what no audit needs.
 --   locseal_reader    audit, metrics, status: reads everything, writes nothing.
 --   locseal_producer  pipelines: the view submission_status alone.
 --   locseal_scaler    KEDA: how much is due, and what is held back; no text, no name of an event.
@@ -17,17 +18,17 @@ DO $$
 DECLARE
     role text;
 BEGIN
-    FOREACH role IN ARRAY ARRAY['owner', 'worker', 'operator', 'reader', 'producer', 'scaler'] LOOP
+    FOREACH role IN ARRAY ARRAY['owner', 'worker', 'operator', 'pruner', 'reader', 'producer', 'scaler'] LOOP
         IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'locseal_' || role) THEN
             EXECUTE format('CREATE ROLE %I LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION', 'locseal_' || role);
         END IF;
     END LOOP;
-    GRANT locseal_worker TO locseal_operator;
+    GRANT locseal_worker TO locseal_operator, locseal_pruner;
     EXECUTE format('ALTER DATABASE %I OWNER TO locseal_owner', current_database());
     EXECUTE format('REVOKE ALL ON DATABASE %I FROM PUBLIC', current_database());
     EXECUTE format(
-        'GRANT CONNECT ON DATABASE %I TO locseal_worker, locseal_operator, locseal_reader, locseal_producer,'
-        ' locseal_scaler', current_database());
+        'GRANT CONNECT ON DATABASE %I TO locseal_worker, locseal_operator, locseal_pruner, locseal_reader,'
+        ' locseal_producer, locseal_scaler', current_database());
 END
 $$;
 
@@ -50,4 +51,4 @@ $$;
 ALTER SCHEMA public OWNER TO locseal_owner;
 REVOKE ALL ON SCHEMA public FROM PUBLIC;
 GRANT USAGE ON SCHEMA public
-    TO locseal_worker, locseal_operator, locseal_reader, locseal_producer, locseal_scaler;
+    TO locseal_worker, locseal_operator, locseal_pruner, locseal_reader, locseal_producer, locseal_scaler;
