@@ -110,12 +110,12 @@ class Collection:
             self._services.claimed("evidence")
             self._is_more_due = len(rows) == places
             self._is_bounded = limits.is_any
-            self._await_refill(limits, is_in_vain=not rows, is_short=not self._is_more_due)
             self._claimed = [
                 (row, Guard.of_lease(self._services, began=began, seconds=leases.for_site(row.site_id))) for row in rows
             ]
             self._done = self._done.plus(claimed=len(rows))
             self._services.checkpoint("collect.claimed")
+            self._await_refill(limits, is_in_vain=not rows, is_short=not self._is_more_due)
 
     def _await_refill(self, limits: FleetLimits, *, is_in_vain: bool, is_short: bool) -> None:
         """Remember when a rate lets a due row begin that this claim left.

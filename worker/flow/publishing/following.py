@@ -7,7 +7,9 @@ at once where a call made room, or when the rate allows it. A wake that is lost 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
+from worker.domain.errors import Unavailable
 from worker.domain.messages import DELIVERY_PUBLISH
 from worker.domain.turn import UNKNOWN_CODES, Close, Over, Settlement, Wait
 from worker.flow.services import Services
@@ -20,7 +22,20 @@ LONGEST_WAIT_SECONDS = 10.0  # a rate that allows the next call later than this 
 
 
 def wake_followers(services: Services, stored: StoredPublication, end: Over | Close | Settlement | Wait | None) -> None:
-    """Wake whom the end of a visit lets go on. Raises `Unavailable`."""
+    """Wake whom the end of a visit lets go on; a database that is away leaves it to the sweeper. Never raises."""
+    with suppress(Unavailable):
+        _follow(services, stored, end)
+
+
+def wake_next_of_site(services: Services, terms: Terms) -> None:
+    """Wake the delivery that waits longest at a site whose CMS has limits. Never raises: a lease is held meanwhile."""
+    if terms.limits.concurrent_calls is None and terms.limits.calls_per_second is None:
+        return
+    with suppress(Unavailable):
+        _wake_next(services, terms.site_id, terms.delivery_id)
+
+
+def _follow(services: Services, stored: StoredPublication, end: Over | Close | Settlement | Wait | None) -> None:
     delivery = stored.delivery
     site_id = delivery.site_id
     if isinstance(end, Wait):
@@ -34,12 +49,6 @@ def wake_followers(services: Services, stored: StoredPublication, end: Over | Cl
             services.queue.wake(DELIVERY_PUBLISH, event_id=event_id)
     if isinstance(end, Settlement) and services.policies.for_site(site_id).delivery_limits.concurrent_calls is not None:
         _wake_next(services, site_id, delivery.delivery_id)
-
-
-def wake_next_of_site(services: Services, terms: Terms) -> None:
-    """Wake the delivery that waits longest at a site whose CMS has limits. Raises `Unavailable`."""
-    if terms.limits.concurrent_calls is not None or terms.limits.calls_per_second is not None:
-        _wake_next(services, terms.site_id, terms.delivery_id)
 
 
 def _wake_next(services: Services, site_id: str, delivery_id: str) -> None:
