@@ -23,6 +23,7 @@ class Wire(asyncio.Protocol, httpcore2.AsyncNetworkStream):
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self._unsent: list[bytes] = []  # written, and leaves with the next read: head and body in one packet
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
@@ -53,8 +54,12 @@ class Wire(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         return wire
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
-        """Return what arrived, or b"" once the peer has closed. The caller holds the deadline, not `timeout`."""
+        """Send what was written, and return what arrived, or b"" once the peer has closed.
+
+        The caller holds the deadline, not `timeout`.
+        """
         del timeout
+        self._send()
         if not self._buffer and not self.is_over:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -72,10 +77,9 @@ class Wire(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         return b""
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """Hand bytes to the system; what breaks then is noticed by the next read."""
+        """Keep bytes for the next read to send, which also notices what breaks: half of a call's cost was a second send."""
         del timeout
-        if self._transport is not None:
-            self._transport.write(buffer)
+        self._unsent.append(buffer)
 
     async def aclose(self) -> None:
         """Close without ceremony: a peer that does not answer a TLS farewell must not keep the socket."""
@@ -110,6 +114,11 @@ class Wire(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         self.is_over = True
         self._error = exc
         self._wake()
+
+    def _send(self) -> None:
+        if self._unsent and self._transport is not None:
+            whole, self._unsent = b"".join(self._unsent), []
+            self._transport.write(whole)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

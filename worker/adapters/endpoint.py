@@ -6,6 +6,7 @@ import ipaddress
 import os
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -136,7 +137,7 @@ class Endpoint:
         if parts.scheme not in ("http", "https"):
             raise _refuse("scheme", "use https")
 
-    @property
+    @cached_property
     def host(self) -> str:
         """The host and port as the `Host` header names them."""
         return urlsplit(self.url).netloc

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -85,6 +86,9 @@ class HttpAnswer:
             retryable=self.status in TRY_AGAIN or self.status >= 500,
             retry_after_seconds=self.retry_after_seconds,
         )
+
+
+_url = lru_cache(maxsize=256)(httpcore2.URL)  # there are few endpoints, and taking one apart is a tenth of a call
 
 
 class _BodyFault(Exception):
@@ -178,7 +182,7 @@ class HttpClient:
     async def _exchange(
         self, endpoint: Endpoint, body: bytes, limit: int, extra: Mapping[str, str], progress: _Progress
     ) -> HttpAnswer:
-        url = httpcore2.URL(endpoint.url)
+        url = _url(endpoint.url)
         headers: dict[bytes | str, bytes | str] = {
             "Host": endpoint.host,
             **{name: value for name, value in extra.items()},  # noqa: C416 - widens the type
@@ -198,7 +202,8 @@ class HttpClient:
     async def _answer(self, response: httpcore2.Response, limit: int, progress: _Progress) -> HttpAnswer:
         status = response.status
         headers = _headers(response)
-        wait = retry_after_seconds(headers.get("retry-after"), now=self._time_there(headers))
+        asked = headers.get("retry-after")
+        wait = None if asked is None else retry_after_seconds(asked, now=self._time_there(headers))
         if 400 <= status < 500:
             # The status decides; a body that stalls, tears or lies cannot undo it, so it is noted first.
             progress.answer = HttpAnswer(status=status, fault="connection_lost", retry_after_seconds=wait)
