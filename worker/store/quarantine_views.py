@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from sqlalchemy import Connection, RowMapping, Select, String, exists, func, literal_column, select, text
+from sqlalchemy import Connection, RowMapping, Select, String, exists, literal_column, select, text
 
 from worker.domain.attempt import FAILED
 from worker.domain.quarantine import (
@@ -54,16 +54,6 @@ def find_quarantined(conn: Connection, row_id: str) -> Suspect | None:
         if found:
             return found[0]
     return None
-
-
-def count_quarantined(conn: Connection) -> dict[Kind, int]:
-    """Return how many rows of each kind `list_quarantined` would list; follows small indexes, for gauges."""
-    kinds: dict[Kind, Select[Any]] = {"evidence": _evidence(), "delivery": _deliveries(), "run_command": _commands()}
-    counted = select(
-        *(select(func.count()).select_from(rows.subquery()).scalar_subquery().label(k) for k, rows in kinds.items())
-    )
-    row = conn.execute(counted).mappings().one()
-    return {kind: int(row[kind]) for kind in kinds}
 
 
 def _evidence() -> Select[Any]:
