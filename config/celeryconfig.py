@@ -84,6 +84,7 @@ broker_transport_options = {
     "unacked_restore_throttle": 1,
     "unacked_mutex_expire": 30,  # whoever died while handing messages back holds the others up no longer
     "global_keyprefix": _settings.broker_key_prefix,
+    **({"master_name": _settings.broker_sentinel_master} if _settings.broker_sentinel_master else {}),
     "socket_timeout": _settings.broker_timeout_seconds,
     "socket_connect_timeout": _settings.broker_connect_timeout_seconds,
     "socket_keepalive": True,

@@ -154,6 +154,9 @@ class Settings(BaseSettings):
     )
     database_ca_file: Path | None = Field(None, description="CA of PostgreSQL: verify-full, name and certificate")
     broker_password_file: Path | None = Field(None, description="file with the Redis password, put into the URL")
+    broker_sentinel_master: str | None = Field(
+        None, description="name of the Redis that the Sentinels of broker_url watch"
+    )
     broker_ca_file: Path | None = Field(None, description="CA of a rediss:// broker; unset: the system's")
     broker_certificate_file: Path | None = Field(None, description="our certificate, where Redis asks for one")
     broker_certificate_key_file: Path | None = Field(None, description="the private key of that certificate")
@@ -258,6 +261,8 @@ class Settings(BaseSettings):
             raise ValueError("recovery_bound_seconds must not be shorter than sweep_interval_seconds")
         if (self.broker_certificate_file is None) != (self.broker_certificate_key_file is None):
             raise ValueError("broker_certificate_file and broker_certificate_key_file go together")
+        if self.broker_url.get_secret_value().startswith("sentinel://") != (self.broker_sentinel_master is not None):
+            raise ValueError("a sentinel:// broker_url and broker_sentinel_master need each other")
         if self.broker_tls() is None and (self.broker_ca_file or self.broker_certificate_file):
             raise ValueError("broker_ca_file and broker_certificate_file need a broker_url that begins with rediss://")
         if self.database_ca_file and (self.database_url is None or "ssl" in self._database_query()):

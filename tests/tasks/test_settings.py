@@ -167,7 +167,8 @@ def test_a_setting_is_not_shown_with_its_secret() -> None:
 )
 def test_a_broker_that_anybody_can_write_to_is_noticed(url: str, is_open: bool) -> None:
     """A Redis beyond this machine needs a password or TLS; the worker warns where it has neither."""
-    assert load_settings(broker_url=url).broker_is_open() is is_open
+    master = "watched" if url.startswith("sentinel") else None
+    assert load_settings(broker_url=url, broker_sentinel_master=master).broker_is_open() is is_open
 
 
 def test_a_rediss_broker_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,6 +196,8 @@ def test_a_ca_for_the_database_means_verify_full() -> None:
     [
         ({"broker_url": f"rediss://:{SECRET}@r:1/0?ssl_cert_reqs=none"}, "must carry no ssl_* parameter"),
         ({"broker_ca_file": "/ca.pem"}, "need a broker_url that begins with rediss://"),
+        ({"broker_url": "sentinel://r:1/0"}, "broker_sentinel_master need each other"),
+        ({"broker_sentinel_master": "m"}, "broker_sentinel_master need each other"),
         ({"broker_url": "rediss://r:1/0", "broker_certificate_file": "/me.pem"}, "go together"),
         ({"database_ca_file": "/ca.pem"}, "database_ca_file needs a database_url of PostgreSQL"),
         (

@@ -255,7 +255,18 @@ class CarefulTransport(redis.Transport):
             log.error("queue.entry.malformed", queue=queue)
 
 
+class CarefulSentinelChannel(CarefulChannel, redis.SentinelChannel):
+    """The same on the Redis that Sentinels name."""
+
+
+class CarefulSentinelTransport(CarefulTransport, redis.SentinelTransport):
+    """The same behind Sentinels."""
+
+    Channel = CarefulSentinelChannel
+
+
 def use_careful_transport() -> None:
-    """Let `redis://` and `rediss://` mean `CarefulTransport` in this process. Opens nothing."""
+    """Let `redis://`, `rediss://` and `sentinel://` mean our transports in this process. Opens nothing."""
     for scheme in ("redis", "rediss"):
         TRANSPORT_ALIASES[scheme] = "worker.adapters.inbox:CarefulTransport"
+    TRANSPORT_ALIASES["sentinel"] = "worker.adapters.inbox:CarefulSentinelTransport"
