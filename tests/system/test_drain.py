@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import sys
 
+import pytest
 from sqlalchemy import text
 
 from tests.cases.scenes import calls, scalar, submit
-from tests.system.facts import attempts, facts, is_delivered, published, started, until
+from tests.system.facts import attempts, facts, is_delivered, published, until
 from worker.cli.local_fleet import Child, LocalFleet, wait_for
 from worker.cli.local_stage import Stage
 
 PATIENCE = 90.0  # of a loaded machine
+
+
+# No call may run into its deadline while a test holds it open.
+LONG = {
+    "EVIDENCE_LEASE_SECONDS": "300",
+    "PROVIDER_DEADLINE_SECONDS": "200",
+    "DELIVERY_LEASE_SECONDS": "300",
+    "SEND_DEADLINE_SECONDS": "200",
+    "LOOKUP_DEADLINE_SECONDS": "50",
+}
+
+
+def ready(worker: Child) -> Child:
+    """Wait until a worker takes messages, and return it."""
+    wait_for(lambda: "worker.started" in worker.log_text(), worker, "the worker", PATIENCE)
+    return worker
 
 
 def open_calls(stage: Stage) -> int:
@@ -30,14 +47,16 @@ def announced(stage: Stage) -> int:
     return int(scalar(stage, "SELECT count(*) FROM drains"))
 
 
+@pytest.mark.timeout(300)
 def test_what_was_not_asked_goes_back_and_what_was_is_finished(fleet: LocalFleet, postgres_stage: Stage) -> None:
     """One call is open and three rows are claimed and not asked about: the one is settled, the three are free at once.
 
     The worker is held up between its claim and its calls by a lock on a table that it reads there.
     """
     stage = postgres_stage
+    fleet.settings |= LONG
     stage.control({"provider": {"hold": True}})
-    worker = started(fleet)
+    worker = ready(fleet.start_worker())
     submit(stage, "begun", ["de"])
     wait_for(lambda: open_calls(stage) == 1, worker, "the call", PATIENCE)
     with stage.engine.begin() as conn:
@@ -61,13 +80,13 @@ def test_what_was_not_asked_goes_back_and_what_was_is_finished(fleet: LocalFleet
     assert _rows(stage, "SELECT worker_id FROM drains") == [(owner,)]
 
 
+@pytest.mark.timeout(300)
 def test_what_is_open_at_the_end_keeps_its_lease(fleet: LocalFleet, sqlite_stage: Stage) -> None:
     """A review and a send do not end: two seconds before the grace period is over they are let go, leased and counted."""
     stage = sqlite_stage
-    fleet.settings |= {"EVIDENCE_LEASE_SECONDS": "300", "DELIVERY_LEASE_SECONDS": "300", "GRACE_PERIOD_SECONDS": "3"}
-    fleet.settings |= {"PROVIDER_DEADLINE_SECONDS": "200", "SEND_DEADLINE_SECONDS": "200"}
+    fleet.settings |= {**LONG, "GRACE_PERIOD_SECONDS": "3"}
     stage.control({"cms": {"answer_delay_seconds": 600}})
-    worker = started(fleet)
+    worker = ready(fleet.start_worker())
     submit(stage, "sent", ["de"])
     wait_for(lambda: published(stage) != [], worker, "the publication", PATIENCE)
     stage.control({"provider": {"hold": True}})
@@ -85,9 +104,11 @@ def test_what_is_open_at_the_end_keeps_its_lease(fleet: LocalFleet, sqlite_stage
     assert len(published(stage)) == 1
 
 
+@pytest.mark.timeout(300)
 def test_children_of_a_pool_drain_too(fleet: LocalFleet, postgres_stage: Stage) -> None:
     """With processes instead of threads, and the signal to all of them: what they have asked is finished."""
     stage = postgres_stage
+    fleet.settings |= LONG
     stage.control({"provider": {"hold": True}})
     options = [
         "--without-gossip",
@@ -100,7 +121,7 @@ def test_children_of_a_pool_drain_too(fleet: LocalFleet, postgres_stage: Stage) 
         "2",
     ]
     worker = fleet.start("forked", [sys.executable, "-m", "celery", "-A", "worker.app", "worker", *options])
-    fleet.wait_for_worker(worker)
+    ready(worker)
     submit(stage, "asked", ["de", "fr"])
     wait_for(lambda: open_calls(stage) == 2, worker, "the calls", PATIENCE)
     drain(worker)  # the signal goes to the whole group
@@ -112,15 +133,16 @@ def test_children_of_a_pool_drain_too(fleet: LocalFleet, postgres_stage: Stage) 
     assert calls(stage) == 2
 
 
+@pytest.mark.timeout(400)  # eight workers start
 def test_a_rolling_restart_under_load_loses_and_repeats_nothing(fleet: LocalFleet, postgres_stage: Stage) -> None:
     """Four workers are replaced one after the other while reviews and sends are under way: each is made exactly once."""
     stage = postgres_stage
-    fleet.settings |= {"CONCURRENT_CALLS": "4", "WORKER_THREADS": "4", "GRACE_PERIOD_SECONDS": "60"}
+    fleet.settings |= {**LONG, "CONCURRENT_CALLS": "4", "WORKER_THREADS": "4", "GRACE_PERIOD_SECONDS": "60"}
     stage.control({"provider": {"delay_seconds": 0.3}, "cms": {"answer_delay_seconds": 0.2}})
     old = [fleet.start_worker(f"old{number}") for number in range(4)]
     fleet.start_beat()
     for worker in old:
-        fleet.wait_for_worker(worker)
+        ready(worker)
     sent = 0
 
     def load(events: int) -> None:
