@@ -10,14 +10,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Float, RowMapping, String, and_, insert, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Dialect,
+    Float,
+    Insert,
+    RowMapping,
+    String,
+    Table,
+    and_,
+    insert,
+    select,
+)
+from sqlalchemy.types import TypeEngine
 
 from worker.domain.approval import TAMPERED, Approval, check_approval
 from worker.domain.errors import Blocked
 from worker.domain.key import TrustSet
 from worker.domain.signature import SignedDocument
 from worker.store.conditions import opaque
-from worker.store.engine import clock, json_rows, row_source
+from worker.store.engine import Moment, clock, json_rows, row_source
+from worker.store.prepared import prepared
 from worker.store.schema import approvals, receipts
 
 
@@ -58,6 +72,7 @@ COLUMNS = tuple(approvals.c[one.name] for one in fields(StoredApproval))
 REPEATED = ("approval_id", "job_id", "site_id", "result_sha256", "target_sha256", "request_id", "policy_sha256")
 TIMES = ("approved_at", "expires_at")
 CLOCK_GRAIN_SECONDS = 0.001
+GIVEN = "given"  # the bind parameter of rows to insert
 
 
 def approval_of(row: RowMapping | Mapping[str, Any]) -> StoredApproval:
@@ -122,23 +137,34 @@ def verify_approval(stored: StoredApproval, trust: TrustSet) -> Approval:
 
 def insert_approvals(conn: Connection, rows: Sequence[StoredApproval]) -> None:
     """Insert signed approvals in one statement, in the transaction that succeeds their evidence rows."""
-    kinds = {column.name: Float if isinstance(column.type, Float) else String for column in COLUMNS}
-    source = row_source(conn, "approved", kinds, "approved")
-    conn.execute(
-        insert(approvals).from_select([*kinds], select(*(source.c[name] for name in kinds))),
-        {"approved": json_rows([_plain(row) for row in rows])},
-    )
+    statement, _ = _inserting_approvals(conn, None)
+    conn.execute(statement, {GIVEN: json_rows([_plain(row) for row in rows])})
 
 
 def insert_receipts(conn: Connection, rows: Sequence[StoredReceipt]) -> None:
     """Insert the verified receipts behind approvals in one statement, in the same transaction."""
-    kinds = {one.name: Float if one.name == "verified_at" else String for one in fields(StoredReceipt)}
-    source = row_source(conn, "proofs", kinds, "proofs")
-    conn.execute(
-        insert(receipts).from_select([*kinds], select(*(source.c[name] for name in kinds))),
-        {"proofs": json_rows([_plain(row) for row in rows])},
-    )
+    statement, _ = _inserting_receipts(conn, None)
+    conn.execute(statement, {GIVEN: json_rows([_plain(row) for row in rows])})
+
+
+@prepared
+def _inserting_approvals(bind: Dialect, _now: Moment) -> Insert:
+    return _inserting(bind, approvals, [one.name for one in fields(StoredApproval)])
+
+
+@prepared
+def _inserting_receipts(bind: Dialect, _now: Moment) -> Insert:
+    return _inserting(bind, receipts, [one.name for one in fields(StoredReceipt)])
+
+
+def _inserting(bind: Dialect, table: Table, names: list[str]) -> Insert:
+    """Return the statement that inserts the rows bound to `GIVEN`."""
+    kinds: dict[str, type[TypeEngine[Any]]] = {
+        name: Float if isinstance(table.c[name].type, Float) else String for name in names
+    }
+    source = row_source(bind, "given", kinds, GIVEN)
+    return insert(table).from_select(names, select(*(source.c[name] for name in names)))
 
 
 def _plain(row: StoredApproval | StoredReceipt) -> dict[str, Any]:
-    return {one.name: getattr(row, one.name) for one in fields(row)}
+    return vars(row)

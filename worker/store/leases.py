@@ -194,13 +194,30 @@ class Leases:
 
         `where` adds conditions, such as a join with rows that must be locked first.
         """
+        if not endings:
+            return frozenset()
+        ended = ended_source(conn, is_alone=len(endings) == 1)
+        statement = self.succeeding(conn, ended, now=now, where=where, values=values)
+        return frozenset(self._left(conn, statement, endings))
+
+    def succeeding(
+        self,
+        bind: Bind,
+        ended: FromClause,
+        *,
+        now: Moment,
+        where: Sequence[ColumnElement[bool]] = (),
+        values: Values | None = None,
+    ) -> ReturningUpdate[Any]:
+        """Return the statement of `succeed` for an `ended_source`; it may be kept and executed again."""
         changed = {
             "status": SUCCEEDED,
-            "next_attempt_at": clock(conn, now),
+            "next_attempt_at": clock(bind, now),
             "last_error_code": null(),
             **(values or {}),
         }
-        return frozenset(self._settle(conn, endings, ended_source(conn, endings), changed, now, where))
+        is_live = self.table.c.lease_expires_at > clock(bind, now)
+        return self._leaving(bind, ended, changed, [is_live, *self.settle_guards, *where], now)
 
     def fail(
         self, conn: Connection, endings: Sequence[Ending], *, now: float | None, values: Values | None = None
@@ -210,7 +227,9 @@ class Leases:
         A row fails for good when the failure is not retryable or its attempts are used up; a row in doubt is never
         used up. `not_before` lengthens the wait, up to 3600 seconds.
         """
-        ended = ended_source(conn, endings)
+        if not endings:
+            return {}
+        ended = ended_source(conn, is_alone=len(endings) == 1)
         is_over = or_(~ended.c.is_retryable, is_used_up(self.table, (values or {}).get("in_doubt")))
         changed = {
             "status": case((is_over, FAILED), else_=RETRY_WAIT),
@@ -228,7 +247,9 @@ class Leases:
         self, conn: Connection, endings: Sequence[Ending], *, now: float | None, values: Values | None = None
     ) -> frozenset[str]:
         """Hand leases back, due at their `not_before`, without counting the attempt; return the ids that were."""
-        ended = ended_source(conn, endings)
+        if not endings:
+            return frozenset()
+        ended = ended_source(conn, is_alone=len(endings) == 1)
         attempts = self.table.c.attempts
         changed = {
             "status": RETRY_WAIT,
@@ -273,7 +294,7 @@ class Leases:
             for row in rows
         ]
         endings = [replace(one, code=CODES[self.subject]) if one.row_id in poison else one for one in expired]
-        ended = ended_source(conn, endings)
+        ended = ended_source(conn, is_alone=len(endings) == 1)
         is_over = or_(is_used_up(self.table), ended.c.code != LEASE_EXPIRED)
         changed = {
             "status": case((is_over, FAILED), else_=RETRY_WAIT),
@@ -308,17 +329,30 @@ class Leases:
         where: Sequence[ColumnElement[bool]],
         now: float | None,
     ) -> dict[str, RowMapping]:
-        """Move rows out of `leased` whose lease is still this owner's and this token's; return those moved by id."""
-        if not endings:
-            return {}
+        return self._left(conn, self._leaving(conn, ended, changed, where, now), endings) if endings else {}
+
+    def _leaving(
+        self,
+        bind: Bind,
+        ended: FromClause,
+        changed: Values,
+        where: Sequence[ColumnElement[bool]],
+        now: Moment,
+    ) -> ReturningUpdate[Any]:
+        """Return the statement that moves rows out of `leased` whose lease is still this owner's and this token's."""
         t = self.table.c
         is_held = (t.status == LEASED, t.lease_owner == ended.c.owner, t.lease_token == ended.c.token)
-        statement = (
+        return (
             update(self.table)
-            .where(self._id == ended.c.row_id, *is_held, _is_sound_there(self, is_sqlite(conn)), *where)
-            .values(updated_at=clock(conn, now), **LEASE_CLEARED, **changed)
+            .where(self._id == ended.c.row_id, *is_held, _is_sound_there(self, is_sqlite(bind)), *where)
+            .values(updated_at=clock(bind, now), **LEASE_CLEARED, **changed)
             .returning(self._id, t.status, t.attempts)
         )
+
+    def _left(
+        self, conn: Connection, statement: ReturningUpdate[Any], endings: Sequence[Ending]
+    ) -> dict[str, RowMapping]:
+        """Execute such a statement; return the rows that moved by id."""
         return {row[self.id_column]: row for row in conn.execute(statement, ended_parameters(endings)).mappings()}
 
     def _is_sound(self, row: RowMapping) -> bool:

@@ -8,8 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from sqlalchemy import Connection, Float, String, cast, literal, null, select, tuple_, union_all
+from sqlalchemy import (
+    CompoundSelect,
+    Connection,
+    Dialect,
+    Float,
+    String,
+    cast,
+    literal,
+    null,
+    select,
+    tuple_,
+    union_all,
+)
 
 from worker.domain.canonical import sha256_hex
 from worker.domain.change import ChangeEvent
@@ -17,7 +30,8 @@ from worker.domain.errors import Blocked
 from worker.domain.evidence import EvidenceKey, EvidenceRequest, build_request
 from worker.domain.result import check_result
 from worker.store.approvals import stands
-from worker.store.engine import clock, json_rows, row_source
+from worker.store.engine import Moment, clock, json_rows, row_source
+from worker.store.prepared import prepared
 from worker.store.schema import approvals, events, pushed_responses, results, submissions
 from worker.store.stored_documents import read_change, read_result
 
@@ -48,31 +62,9 @@ def load_requests(conn: Connection, keys: Sequence[EvidenceKey], *, now: float |
 
     Each event's document is read and parsed once, however many of its locales were claimed.
     """
-    claimed = row_source(conn, "claimed", dict.fromkeys(NAMES, String), "claimed")
-    no_time = cast(null(), Float)
-    statement = union_all(
-        select(literal("event").label("kind"), events.c.event_id.label("id"), events.c.event_sha256.label("sha256"))
-        .add_columns(events.c.document, no_time.label("at"))
-        .where(events.c.event_id.in_(select(claimed.c.event_id))),
-        select(literal("result"), results.c.job_id, results.c.result_sha256, results.c.document, no_time).where(
-            tuple_(results.c.job_id, results.c.result_sha256).in_(select(claimed.c.job_id, claimed.c.result_sha256))
-        ),
-        select(literal("approval"), approvals.c.job_id, null(), null(), no_time).where(
-            approvals.c.job_id.in_(select(claimed.c.job_id)),
-            stands(clock(conn, now)),
-        ),
-        select(
-            literal("pushed"),
-            pushed_responses.c.request_id,
-            pushed_responses.c.document_sha256,
-            submissions.c.body,
-            pushed_responses.c.received_at,
-        )
-        .join(submissions, submissions.c.document_sha256 == pushed_responses.c.document_sha256)
-        .where(pushed_responses.c.request_id.in_(select(claimed.c.request_id))),
-    )
+    statement, moment = _loading(conn, now)
     wanted = [{name: getattr(key, name) for name in NAMES} for key in keys]
-    found = conn.execute(statement, {"claimed": json_rows(wanted)}).all()
+    found = conn.execute(statement, {"claimed": json_rows(wanted), **moment}).all()
     loaded = Loaded(approved_jobs={one.id for one in found if one.kind == "approval"})
     changes = {one.id: _change(one.document, one.sha256) for one in found if one.kind == "event"}
     texts = {(one.id, one.sha256): one.document for one in found if one.kind == "result"}
@@ -86,6 +78,33 @@ def load_requests(conn: Connection, keys: Sequence[EvidenceKey], *, now: float |
         else:
             loaded.requests[key.request_id] = request
     return loaded
+
+
+@prepared
+def _loading(bind: Dialect, now: Moment) -> CompoundSelect[Any]:
+    claimed = row_source(bind, "claimed", dict.fromkeys(NAMES, String), "claimed")
+    no_time = cast(null(), Float)
+    return union_all(
+        select(literal("event").label("kind"), events.c.event_id.label("id"), events.c.event_sha256.label("sha256"))
+        .add_columns(events.c.document, no_time.label("at"))
+        .where(events.c.event_id.in_(select(claimed.c.event_id))),
+        select(literal("result"), results.c.job_id, results.c.result_sha256, results.c.document, no_time).where(
+            tuple_(results.c.job_id, results.c.result_sha256).in_(select(claimed.c.job_id, claimed.c.result_sha256))
+        ),
+        select(literal("approval"), approvals.c.job_id, null(), null(), no_time).where(
+            approvals.c.job_id.in_(select(claimed.c.job_id)),
+            stands(clock(bind, now)),
+        ),
+        select(
+            literal("pushed"),
+            pushed_responses.c.request_id,
+            pushed_responses.c.document_sha256,
+            submissions.c.body,
+            pushed_responses.c.received_at,
+        )
+        .join(submissions, submissions.c.document_sha256 == pushed_responses.c.document_sha256)
+        .where(pushed_responses.c.request_id.in_(select(claimed.c.request_id))),
+    )
 
 
 def _change(document: str, sha256: str) -> ChangeEvent | None:

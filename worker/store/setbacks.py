@@ -23,7 +23,7 @@ from sqlalchemy import (
     select,
 )
 
-from worker.store.engine import clock, json_rows, row_source
+from worker.store.engine import Bind, clock, json_rows, row_source
 from worker.store.schema import setbacks
 
 RELEASED: Final = "released"  # the outcome of an attempt that was handed back
@@ -63,10 +63,10 @@ class Ending:
     retry_after_seconds: float | None = None
 
 
-def ended_source(conn: Connection, endings: Sequence[Ending]) -> FromClause:
-    """Return the endings as a selectable. One alone travels as plain parameters, exact to the last bit."""
-    if len(endings) != 1:
-        return row_source(conn, "ended", ENDING_COLUMNS, "endings")
+def ended_source(bind: Bind, *, is_alone: bool) -> FromClause:
+    """Return endings as a selectable. One alone travels as plain parameters, exact to the last bit."""
+    if not is_alone:
+        return row_source(bind, "ended", ENDING_COLUMNS, "endings")
     alone: list[ColumnElement[Any]] = [
         cast(bindparam(f"ended_{name}"), kind).label(name) for name, kind in ENDING_COLUMNS.items()
     ]

@@ -12,23 +12,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, String, exists, func, null, or_, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Dialect,
+    Engine,
+    FromClause,
+    String,
+    exists,
+    func,
+    null,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from worker.domain.attempt import FAILED, SUCCEEDED
-from worker.domain.breaker import PROVIDER
 from worker.domain.evidence import EvidenceClaim
 from worker.domain.key import PublicKey
 from worker.domain.review import STORE_REFUSED
 from worker.store.approvals import StoredApproval, StoredReceipt, insert_approvals, insert_receipts, stands
-from worker.store.breakers import Told, is_troubled, tell
+from worker.store.breakers import Told, tell
 from worker.store.conditions import is_row_sound
-from worker.store.engine import clock, is_sqlite, json_rows, read_clock, row_source, writing
+from worker.store.engine import Moment, clock, is_sqlite, json_rows, row_source, writing
 from worker.store.leases import EVIDENCE, LEASE_CLEARED
+from worker.store.prepared import prepared
 from worker.store.public_keys import keep_public_keys
 from worker.store.responses import hurry_pushed
 from worker.store.schema import approvals, evidence, jobs
-from worker.store.setbacks import Ending, ended_source
+from worker.store.setbacks import Ending, ended_parameters, ended_source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,51 +110,6 @@ class Settled:
     failed: Mapping[str, str] = field(default_factory=dict)  # request id -> retry_wait or failed
     released: frozenset[str] = frozenset()
     has_kept_keys: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Survey:
-    """What one read says after the answers came: the time, and what it finds about the jobs they belong to."""
-
-    now: float
-    shared_jobs: frozenset[str] = frozenset()  # other rows of the same job still wait
-    approved_otherwise: frozenset[str] = frozenset()  # an approval stands for another target text
-    is_troubled: bool = True  # some route is not wholly sound, or nobody looked
-
-
-def survey(conn: Connection, answers: Mapping[str, tuple[str, str]], *, now: float | None) -> Survey:
-    """Return the time of the settle, in seconds, and what stands of its jobs, in one statement.
-
-    `answers` gives (request id, target hash) by job id. What changes after this read is harmless: a row that comes to
-    wait later is met by its own claim; and an approval for another target can only come to stand while another result
-    is current, which the settle sees under the job's lock, and is never replaced while it stands.
-    """
-    if not answers:
-        return Survey(now=read_clock(conn, now))
-    source = row_source(conn, "asked", {"job_id": String, "request_id": String, "target": String}, "asked")
-    is_shared = exists().where(
-        evidence.c.job_id == source.c.job_id,
-        evidence.c.status != SUCCEEDED,
-        evidence.c.request_id != source.c.request_id,
-    )
-    is_otherwise = exists().where(
-        approvals.c.job_id == source.c.job_id, approvals.c.target_sha256 != source.c.target, stands(clock(conn, now))
-    )
-    statement = select(
-        clock(conn, now).label("now"),
-        source.c.job_id,
-        is_shared.correlate(source).label("is_shared"),
-        is_otherwise.correlate(source).label("is_otherwise"),
-        is_troubled(PROVIDER).label("is_troubled"),
-    )
-    rows = [{"job_id": job_id, "request_id": row, "target": target} for job_id, (row, target) in answers.items()]
-    found = conn.execute(statement, {"asked": json_rows(rows)}).mappings().all()
-    return Survey(
-        now=float(found[0]["now"]),
-        shared_jobs=frozenset(row["job_id"] for row in found if row["is_shared"]),
-        approved_otherwise=frozenset(row["job_id"] for row in found if row["is_otherwise"]),
-        is_troubled=bool(found[0]["is_troubled"]),
-    )
 
 
 def settle(engine: Engine, batch: Batch, *, now: float | None) -> Settled:
@@ -239,8 +209,22 @@ def _succeed(conn: Connection, endings: Sequence[Ending], now: float | None) -> 
     """
     if not endings:
         return frozenset()
+    statement, moment = (_succeeding_one if len(endings) == 1 else _succeeding_many)(conn, now)
+    return frozenset(conn.execute(statement, ended_parameters(endings) | moment).scalars())
+
+
+@prepared
+def _succeeding_one(bind: Dialect, now: Moment) -> ReturningUpdate[Any]:
+    return _succeeding(bind, ended_source(bind, is_alone=True), now)
+
+
+@prepared
+def _succeeding_many(bind: Dialect, now: Moment) -> ReturningUpdate[Any]:
+    return _succeeding(bind, ended_source(bind, is_alone=False), now)
+
+
+def _succeeding(bind: Dialect, ended: FromClause, now: Moment) -> ReturningUpdate[Any]:
     asked = evidence.alias("asked")
-    ended = ended_source(conn, endings)
     locked = (
         select(jobs.c.job_id, jobs.c.current_result_sha256)
         .where(jobs.c.job_id.in_(select(asked.c.job_id).where(asked.c.request_id.in_(select(ended.c.row_id)))))
@@ -252,7 +236,7 @@ def _succeed(conn: Connection, endings: Sequence[Ending], now: float | None) -> 
         evidence.c.job_id == locked.c.job_id,
         evidence.c.result_sha256 == locked.c.current_result_sha256,
     )
-    return EVIDENCE.succeed(conn, endings, now=now, where=is_current)
+    return EVIDENCE.succeeding(bind, ended, now=now, where=is_current)
 
 
 @functools.cache  # two databases; built once, since that takes longer than the statement

@@ -26,7 +26,8 @@ from worker.flow.collecting.told import tell_settled
 from worker.flow.services import Services
 from worker.store.due_evidence import ClaimedRow
 from worker.store.engine import reading
-from worker.store.settlements import Batch, Failure, Release, Settled, Success, Survey, settle, survey
+from worker.store.settlements import Batch, Failure, Release, Settled, Success, settle
+from worker.store.surveys import Survey, survey
 
 
 def settle_answers(services: Services, answered: Sequence[Answered]) -> Settled:
