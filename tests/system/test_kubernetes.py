@@ -315,8 +315,8 @@ def query_of(name: str) -> str:
 @pytest.mark.parametrize(
     ("name", "counted", "indexes"),
     [
-        ("evidence", 3000 + 40, {"evidence_due", "evidence_leased"}),
-        ("delivery", 50, {"deliveries_wakes", "deliveries_leased"}),
+        ("evidence", 3000 + 40, {"evidence_due", "evidence_due_by_site", "evidence_leased"}),
+        ("delivery", 50, {"deliveries_wakes", "deliveries_leased", "deliveries_unsettled"}),
     ],
 )
 def test_a_query_of_keda_counts_what_is_due(backlog: str, name: str, counted: int, indexes: set[str]) -> None:
@@ -324,10 +324,7 @@ def test_a_query_of_keda_counts_what_is_due(backlog: str, name: str, counted: in
     with psycopg.connect(backlog) as conn:
         assert conn.execute(query_of(name)).fetchall() == [(counted,)]
         plan = json.dumps(conn.execute(f"EXPLAIN (FORMAT JSON) {query_of(name)}").fetchone())
-    assert set(re.findall(r'"Index Name": "((?:evidence|deliver)\w+)"', plan)) <= {
-        *indexes,
-        "evidence_due_by_site",
-    }, plan
+    assert set(re.findall(r'"Index Name": "((?:evidence|deliver)\w+)"', plan)) <= indexes, plan  # the partial ones
     table = "evidence" if name == "evidence" else "deliveries"
     scanned = re.findall(r'"Node Type": "Seq Scan"[^{}]*?"Relation Name": "(\w+)"', plan)
     assert table not in scanned, plan
