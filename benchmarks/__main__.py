@@ -23,11 +23,12 @@ from benchmarks.embedded import embedded
 from benchmarks.growth import growth
 from benchmarks.latency import latency
 from benchmarks.memory import memory
+from benchmarks.peers import BareLoop, PerEventThreads, PerLocaleThreads
 from benchmarks.phases import phases
 from benchmarks.report import fill_page
 from benchmarks.scaling import concurrency, scaling
 from benchmarks.servers import ROOT, Servers
-from benchmarks.sides import BareLoop, Ours, PerEventThreads, PerLocaleThreads
+from benchmarks.sides import Ours
 from benchmarks.throughput import throughput
 from config.logs import set_up
 

@@ -6,9 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.peers import PerEventPrefork, PerEventThreads, PerLocalePrefork, PerLocaleThreads
 from benchmarks.rounds import fresh_work, percentile, ready
 from benchmarks.servers import Servers
-from benchmarks.sides import Ours, PerEventPrefork, PerEventThreads, PerLocalePrefork, PerLocaleThreads, Side, Watch
+from benchmarks.sides import Ours, Side, Watch
 from benchmarks.work import Event
 
 SIDES: tuple[type[Side], ...] = (Ours, PerLocaleThreads, PerLocalePrefork, PerEventThreads, PerEventPrefork)

@@ -47,5 +47,5 @@ def with_stub(settings: Settings, **parts: Any) -> Plant:
     return replace(plant, services=replace(plant.services, providers={"default": stub}))
 
 
-product.build_plant = with_stub
+product.build_plant = with_stub  # type: ignore[attr-defined]
 app = product.app

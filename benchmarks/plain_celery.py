@@ -109,7 +109,7 @@ def kit() -> Kit:
         return _kits[os.getpid()]
 
 
-@app.task
+@app.task  # type: ignore[untyped-decorator]
 def review(request_id: str) -> None:
     """Lease, ask, approve and settle one locale; the last of an event makes its delivery."""
     here = kit()
@@ -127,7 +127,7 @@ def review(request_id: str) -> None:
         conn.execute(DELIVER, here.notary.publish(event_id, texts))
 
 
-@app.task
+@app.task  # type: ignore[untyped-decorator]
 def review_event(event_id: str) -> None:
     """Lease all locales of an event at once, ask for all at once, and store approvals and delivery in one transaction."""
     here = kit()

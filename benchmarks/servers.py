@@ -189,10 +189,19 @@ class Servers:
             as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": [], "cwd": "/"}
             prefix = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
         options = ["--auth=trust", "--username=locseal", "--encoding=UTF8", "--locale=C", "--no-sync"]
-        command = [programs / "initdb", "-D", home / "data", *options]
+        command: list[str | Path] = [programs / "initdb", "-D", home / "data", *options]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, **as_user)
         chosen = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
-        server = [programs / "postgres", "-D", home / "data", "-p", str(self.port), "-k", home, *chosen]
+        server: list[str | Path] = [
+            programs / "postgres",
+            "-D",
+            home / "data",
+            "-p",
+            str(self.port),
+            "-k",
+            home,
+            *chosen,
+        ]
         self.postgres = self.fleet.start("postgres", [*prefix, *server])
         wait_for(self._answers, self.postgres, "PostgreSQL")
         with psycopg.connect(self.url("postgres"), autocommit=True) as conn:

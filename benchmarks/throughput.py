@@ -6,18 +6,17 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.rounds import Turn, fresh_work, ready, summary, take_turn
-from benchmarks.servers import Servers
-from benchmarks.sides import (
+from benchmarks.peers import (
     BareLoop,
     LockstepLoop,
-    Ours,
     PerEventPrefork,
     PerEventThreads,
     PerLocalePrefork,
     PerLocaleThreads,
-    Side,
 )
+from benchmarks.rounds import Turn, fresh_work, ready, summary, take_turn
+from benchmarks.servers import Servers
+from benchmarks.sides import Ours, Side
 
 SIDES: tuple[type[Side], ...] = (
     Ours,
@@ -59,7 +58,7 @@ def figures(turns: Sequence[Turn]) -> dict[str, Any]:
     """Return what some turns of one side say: the rate with its spread, and the cost of a locale as medians."""
 
     def each(name: str) -> float:
-        return statistics.median(getattr(turn.spent, name) / turn.locales for turn in turns)
+        return float(statistics.median(getattr(turn.spent, name) / turn.locales for turn in turns))
 
     return {
         "rate": summary(turn.rate for turn in turns),

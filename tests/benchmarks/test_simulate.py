@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.simulate import Costs, Found, Order, Partition, Shape, sized
+from benchmarks.partition import Costs, Found, Order, Partition, Shape
+from benchmarks.simulate import sized
 
 COSTS = Costs(worker=0.001, database=0.0004)
 SHAPE = Shape(locales_per_second=100, sites=8, processes=2, places=60, database_cores=2, provider_seconds=0.5, batch=20)
