@@ -13,10 +13,10 @@ from tests.chaos import ending
 from tests.chaos.arena import Arena, arena
 from tests.chaos.bound import measure_bound
 from tests.chaos.faults import Steps, begin
+from tests.chaos.people import Operator, User
 from tests.chaos.plan import GAP_SECONDS, Fault, Lane, Plan, make_plan
 from tests.chaos.producer import Producer, Sent
 from tests.chaos.recovery import Recovery, progress_of, recovery_after
-from tests.chaos.user import User
 from worker.cli.local_fleet import FleetError
 from worker.domain.errors import Unavailable
 
@@ -99,11 +99,12 @@ def run_chaos(options: Options, directory: Path, say: Callable[[str], None]) -> 
     with arena(directory, is_sqlite=options.is_sqlite, is_short=options.is_short) as here:
         say(f"ready: {len(here.workers)} workers, {len(here.beats)} beats; logs in {directory / 'logs'}")
         producer = Producer(here.stage, plan.sendings)
+        operator = Operator(here)
         producer.start()
         outcome.kept = producer.kept
         try:
-            _under_fire(here, outcome, producer, say)
-            _until_quiet(here, outcome, producer, say)
+            _under_fire(here, outcome, producer, operator, say)
+            _until_quiet(here, outcome, producer, operator, say)
         finally:
             producer.stop()
         _look_at_the_end(here, outcome)
@@ -129,7 +130,9 @@ class _Running:
     next_at: float  # monotonic
 
 
-def _under_fire(here: Arena, outcome: Outcome, producer: Producer, say: Callable[[str], None]) -> None:
+def _under_fire(
+    here: Arena, outcome: Outcome, producer: Producer, operator: Operator, say: Callable[[str], None]
+) -> None:
     """Do all faults of the plan, each at its time or when its lane is free, until all submissions are sent too."""
     began = time.monotonic()
     waiting: dict[Lane, list[Fault]] = {}
@@ -149,6 +152,7 @@ def _under_fire(here: Arena, outcome: Outcome, producer: Producer, say: Callable
                 running[lane] = _Running(fault=fault, target=target, steps=steps, began_at=time.time(), next_at=now)
                 _step(running, lane, outcome, say)
         here.supervise()
+        operator.look()
         if user is not None:
             user.look()
         time.sleep(TICK_SECONDS)
@@ -174,23 +178,23 @@ def _step(running: dict[Lane, _Running], lane: Lane, outcome: Outcome, say: Call
 # --- afterwards -----------------------------------------------------------------------------------------------------
 
 
-def _until_quiet(here: Arena, outcome: Outcome, producer: Producer, say: Callable[[str], None]) -> None:
-    """Wait until everything has ended; an operator reconciles what only an operator may (SPEC 7)."""
+def _until_quiet(
+    here: Arena, outcome: Outcome, producer: Producer, operator: Operator, say: Callable[[str], None]
+) -> None:
+    """Wait until everything has ended, and the operator has reconciled what only an operator may (SPEC 7)."""
     began = time.monotonic()
     say("the faults are over; waiting for quiet")
     while time.monotonic() - began < outcome.options.quiet_seconds and not outcome.is_quiet:
         here.supervise()
+        operator.look()
         time.sleep(LOOK_SECONDS)
         try:
-            if producer.is_done():
-                outcome.is_quiet = ending.is_quiet(here.stage)
-            for delivery_id in ending.unknown_outcomes(here.stage):
-                found = here.command("deliveries", "reconcile", delivery_id, "--json")
-                outcome.reconciled += int(found.returncode == 0)
-                outcome.is_quiet = False
+            is_over = producer.is_done() and not ending.unknown_outcomes(here.stage)
+            outcome.is_quiet = is_over and ending.is_quiet(here.stage)
         except Unavailable:
             outcome.is_quiet = False
     outcome.quiet_seconds = time.monotonic() - began
+    outcome.reconciled = operator.reconciled
 
 
 def _look_at_the_end(here: Arena, outcome: Outcome) -> None:
