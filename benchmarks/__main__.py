@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -132,6 +133,7 @@ def main(arguments: list[str]) -> None:
     if unknown:
         parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
     set_up("ERROR", "json")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers are stopped then, too
     if not chosen.page:
         with Servers(is_tiny=chosen.size == "tiny") as servers:
             versions = servers.versions()

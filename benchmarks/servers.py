@@ -188,6 +188,7 @@ class Servers:
             os.chown(home, user.pw_uid, user.pw_gid)
             as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": [], "cwd": "/"}
             prefix = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+            prefix += ["--pdeathsig", "QUIT"]  # a change of user clears what the fleet set
         options = ["--auth=trust", "--username=locseal", "--encoding=UTF8", "--locale=C", "--no-sync"]
         command: list[str | Path] = [programs / "initdb", "-D", home / "data", *options]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, **as_user)
