@@ -113,6 +113,17 @@ def test_a_worker_that_announced_its_end_does_not_count(services: Services, aske
     assert rows(evidence)[0]["last_error_code"] == "evidence.quarantined"
 
 
+def test_who_drains_after_its_lease_ran_out_is_not_excused(services: Services, asked: None, rows: Rows) -> None:
+    """A worker that hung past the end of its lease, and was then told to stop, counts like one that died."""
+    for n in range(2):
+        die(services, NOW + n * HOUR)
+    taken_at = NOW + 3 * HOUR
+    claim_due(services.engine, worker_id="w-hung", limit=5, lease_seconds=LEASE, now=taken_at)
+    writing(services.engine, lambda conn: announce_drain(conn, "w-hung", now=taken_at + LEASE + 1))
+    sweep_fleet(replace(services, now=lambda: taken_at + LEASE + 2))
+    assert rows(evidence)[0]["last_error_code"] == "evidence.quarantined"
+
+
 def test_expiries_count_for_72_hours(services: Services, asked: None, rows: Rows) -> None:
     """The third comes when the first is older than the span: it is as if there had been two."""
     for hours in (0.0, 1.0, 72.5):

@@ -12,4 +12,8 @@ def announce_drain(services: Services) -> bool:
 
     Raises `Unavailable`; saying it later is as good, as long as no lease of this worker has run out.
     """
-    return writing(services.engine, lambda conn: drains.announce_drain(conn, services.worker_id, now=services.now()))
+    within = services.quarantine.within_seconds
+    return writing(
+        services.engine,
+        lambda conn: drains.announce_drain(conn, services.worker_id, now=services.now(), within_seconds=within),
+    )

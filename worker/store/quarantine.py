@@ -5,13 +5,14 @@ Rows that only the store's own surface made (evidence without a site) are never 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from sqlalchemy import Connection, RowMapping, String, Table, func, select
 
 from worker.domain.attempt import LEASE_EXPIRED
 from worker.domain.quarantine import Quarantine
-from worker.store.drains import drained_among, has_drained
+from worker.store.drains import announced_at, has_drained
 from worker.store.engine import clock, json_rows, row_source
 from worker.store.schema import setbacks
 
@@ -29,15 +30,19 @@ def poisoned(
     """Return the ids of those rows, locked and with a lease that ran out, that are quarantined by this very expiry.
 
     Earlier expiries count from the row's creation on and within the bound's span; those of workers that announced
-    their end, now or then, do not. Reads twice at most, whatever the number of rows.
+    their end before do not. Reads twice at most, whatever the number of rows.
     """
-    asked = {row[id_column]: row["lease_owner"] for row in rows if "site_id" not in row or row["site_id"] is not None}
+    asked = {row[id_column]: row for row in rows if "site_id" not in row or row["site_id"] is not None}
     if not asked:
         return frozenset()
     earlier = _earlier(conn, table, id_column, subject, list(asked), bound, now)
-    close = {row_id: owner for row_id, owner in asked.items() if earlier.get(row_id, 0) + 1 >= bound.expiries}
-    drained = drained_among(conn, frozenset(close.values()))
-    return frozenset(row_id for row_id, owner in close.items() if owner not in drained)
+    close = {row_id: row for row_id, row in asked.items() if earlier.get(row_id, 0) + 1 >= bound.expiries}
+    ends = announced_at(conn, frozenset(row["lease_owner"] for row in close.values()))
+    return frozenset(
+        row_id
+        for row_id, row in close.items()
+        if ends.get(row["lease_owner"], math.inf) > row["lease_expires_at"]  # whoever hung before it drained did hang
+    )
 
 
 def _earlier(
