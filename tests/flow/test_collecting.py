@@ -36,11 +36,24 @@ def test_second_is_refused_and_wakes_the_first() -> None:
 def test_leaving_in_any_case_forgets_the_wake() -> None:
     """A collector that ends by a fault leaves the place free, and its successor starts without an old wake."""
     collecting = Collecting()
+    inbox = collecting.enter()
+    assert inbox is not None
     collecting.enter()
-    collecting.enter()
-    collecting.leave()
+    collecting.leave(inbox)
     assert collecting.enter() is not None
     assert collecting.try_leave() is True
+
+
+def test_who_left_does_not_put_out_its_successor() -> None:
+    """A collector that ends after another began leaves that one alone: a third is still refused, and its wake is kept."""
+    collecting = Collecting()
+    first = collecting.enter()
+    assert first is not None
+    assert collecting.try_leave() is True
+    assert collecting.enter() is not None
+    collecting.leave(first)
+    assert collecting.enter() is None
+    assert collecting.take_wake() is True
 
 
 def test_calls_are_counted_for_the_whole_process() -> None:

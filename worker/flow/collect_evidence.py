@@ -28,4 +28,4 @@ def collect_evidence(services: Services, event_id: str | None, *, ready: Callabl
     try:
         return Collection(services, event_id, ready, calls).run()
     finally:
-        services.collecting.leave()
+        calls.leave()

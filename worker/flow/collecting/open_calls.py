@@ -39,6 +39,10 @@ class OpenCalls:
         inbox = services.collecting.enter()
         return None if inbox is None else cls(services, inbox)
 
+    def leave(self) -> None:
+        """Stop being the process's collector, if this one still is."""
+        self._services.collecting.leave(self._inbox)
+
     def free_places(self) -> int:
         """Return how many more calls may be opened now.
 

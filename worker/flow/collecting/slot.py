@@ -52,11 +52,15 @@ class Collecting:
             self._inbox = None
             return True
 
-    def leave(self) -> None:
-        """Stop being the collector in any case (a drain or a fault); the sweeper makes good what was woken."""
+    def leave(self, inbox: queue.SimpleQueue[Any]) -> None:
+        """Stop being the collector in any case (a drain or a fault); the sweeper makes good what was woken.
+
+        `inbox` is what `enter` gave: who left already must not put out the collector that came after it.
+        """
         with self._lock:
-            self._inbox = None
-            self._is_woken = False
+            if self._inbox is inbox:
+                self._inbox = None
+                self._is_woken = False
 
     def call_began(self) -> None:
         """Count a call to the outside that this process has open."""
