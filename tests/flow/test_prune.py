@@ -32,6 +32,7 @@ from worker.store.schema import (
     approvals,
     deliveries,
     delivery_answers,
+    event_traces,
     events,
     evidence,
     evidence_history,
@@ -56,6 +57,7 @@ from worker.store.schema import (
 
 Rows = dict[str, list[tuple[Any, ...]]]
 MAY_SHRINK = {table.name for table in (rejections, setbacks, evidence, evidence_history, deliveries, run_commands)}
+MAY_SHRINK.add(event_traces.name)
 RECORDS = {table.name for table in (operator_requests, prunings, pruned_events, legal_holds)}
 GOES = {"rejections": 1, "requests": 2, "history": 1, "deliveries": 1, "releases": 1}
 
@@ -116,7 +118,7 @@ def hold(story: Story, scope: Any, name: str, request_id: str = "hold-1") -> str
 def test_what_goes_is_what_no_audit_needs(
     engine: Engine, story: Story, everything: Callable[[], Rows], rows: Callable[[Table], list[dict[str, Any]]]
 ) -> None:
-    """The audit is clean before and after; only six tables shrink, nothing in them changes, and the record is exact."""
+    """The audit is clean before and after; only seven tables shrink, nothing in them changes, and the record is exact."""
     assert audited(engine) == {}
     before = everything()
     assert count_prunable(engine, wanted(story)) == GOES
@@ -128,7 +130,7 @@ def test_what_goes_is_what_no_audit_needs(
         assert after[name] == before[name], name
     for name in MAY_SHRINK:
         assert set(after[name]) <= set(before[name]), name
-    assert {name for name in MAY_SHRINK if after[name] != before[name]} == MAY_SHRINK - {"run_commands"}
+    assert {name for name in MAY_SHRINK if after[name] != before[name]} == MAY_SHRINK - {"run_commands", "event_traces"}
     assert {row["event_id"] for row in rows(deliveries)} == {row[1] for row in before["deliveries"]} - {"old"}
     (record,) = rows(prunings)
     assert (record["owner"], json.loads(record["removed"]), record["ended_at"]) == ("ops", GOES, story.now)
@@ -139,6 +141,14 @@ def test_what_goes_is_what_no_audit_needs(
         "pushed": {"releases": 1},
     }
     assert count_prunable(engine, wanted(story)) == {}
+
+
+def test_traces_of_ended_events_go(engine: Engine, story: Story, rows: Any) -> None:
+    """Their contexts are of use while work goes on; an open event keeps its own."""
+    kept = [{"event_id": one, "traceparent": "00-x", "began_at": 1.0} for one in ("legal", "waiting")]
+    writing(engine, lambda conn: conn.execute(event_traces.insert(), kept))
+    assert pruned(story, kinds=["traces"]) == {"traces": 1}
+    assert [row["event_id"] for row in rows(event_traces)] == ["waiting"]
 
 
 def test_only_what_is_asked_for_goes(engine: Engine, story: Story) -> None:
@@ -167,7 +177,7 @@ def test_what_cannot_be_meant_is_refused(options: dict[str, Any], code: str) -> 
     with pytest.raises(Invalid) as refusal:
         retention(**{"older_than_seconds": 8 * DAY_SECONDS, "now": 1e9, **options})
     assert refusal.value.code == code
-    assert set(KINDS) == {"rejections", "commands", "releases", "requests", "history", "deliveries"}
+    assert set(KINDS) == {"rejections", "commands", "releases", "requests", "history", "deliveries", "traces"}
 
 
 def test_succeeded_commands_go_and_others_stay(engine: Engine, story: Story, rows: Any) -> None:
@@ -339,7 +349,7 @@ def test_every_statement_finds_its_rows_by_an_index(engine: Engine, story: Story
         page = prunable_events(conn, wanted(story), (1.0, "a"))
         find_rows(conn, wanted(story), page.event_ids)
     event.remove(engine, "before_cursor_execute", listener)
-    assert 5 <= len(asked) <= 7
+    assert 6 <= len(asked) <= 8
     grows = [evidence, evidence_history, deliveries, setbacks, events, plan_jobs, approvals, delivery_answers]
     for sql, parameters in asked:
         said = plan(engine, sql, parameters)

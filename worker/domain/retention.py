@@ -23,6 +23,7 @@ RELEASES: Final = "releases"
 REQUESTS: Final = "requests"
 HISTORY: Final = "history"
 DELIVERIES: Final = "deliveries"
+TRACES: Final = "traces"
 KINDS: Final = {
     REJECTIONS: "messages that intake refused; any hold in force keeps them all, since they belong to no site",
     COMMANDS: "commands of release runs whose step succeeded; the run's record keeps what became of it",
@@ -30,6 +31,7 @@ KINDS: Final = {
     REQUESTS: "evidence that was never given, of superseded and withdrawn events",
     HISTORY: "evidence rows of replaced results that were never approved, of ended events",
     DELIVERIES: "deliveries that were signed and never sent, of ended events",
+    TRACES: "the trace contexts of ended events",
 }
 STATES: Final = ("delivered", "superseded", "withdrawn")
 

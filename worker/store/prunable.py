@@ -31,6 +31,7 @@ from worker.domain.retention import (
     HISTORY,
     RELEASES,
     REQUESTS,
+    TRACES,
     Retention,
 )
 from worker.store.engine import is_sqlite, json_rows, row_source
@@ -42,6 +43,7 @@ from worker.store.schema import (
     deliveries,
     delivery_answers,
     delivery_history,
+    event_traces,
     events,
     evidence,
     evidence_history,
@@ -71,6 +73,7 @@ class Found:
     requests: Mapping[str, str] = field(default_factory=dict)
     history: Mapping[int, str] = field(default_factory=dict)
     deliveries: Mapping[str, str] = field(default_factory=dict)
+    traces: Mapping[str, str] = field(default_factory=dict)
     subjects: tuple[tuple[str, str], ...] = ()  # (subject, id) of rows that go, whose attempts go with them
     is_whole: bool = True  # false: there are more releases than one batch takes
 
@@ -82,6 +85,7 @@ class Found:
             REQUESTS: self.requests,
             HISTORY: self.history,
             DELIVERIES: self.deliveries,
+            TRACES: self.traces,
         }
         for kind, rows in found.items():
             for event_id in rows.values():
@@ -142,6 +146,7 @@ def find_rows(
         requests=requests,
         history={history_id: event_id for history_id, (_, event_id) in history.items()},
         deliveries=sends,
+        traces=_traces(conn, event_ids) if wanted.has(TRACES) else {},
         subjects=(
             *(("evidence", request_id) for request_id in requests),
             *(("evidence", request_id) for request_id, _ in history.values()),
@@ -156,6 +161,7 @@ def remove_rows(conn: Connection, found: Found) -> None:
     _delete(conn, evidence, "request_id", found.requests)
     _delete(conn, evidence_history, "history_id", found.history)
     _delete(conn, deliveries, "delivery_id", found.deliveries)
+    _delete(conn, event_traces, "event_id", found.traces)
     remove_setbacks(conn, found.subjects)
 
 
@@ -236,6 +242,12 @@ def _deliveries(conn: Connection, wanted: Retention, event_ids: Sequence[str]) -
             ~exists().where(delivery_history.c.event_id == deliveries.c.event_id),
         )
     )
+    return _pairs(conn, rows, event_ids)
+
+
+def _traces(conn: Connection, event_ids: Sequence[str]) -> dict[str, str]:
+    named = event_traces.c.event_id
+    rows = select(named, named.label("of_event")).where(named.in_(_ids(conn, "named")))
     return _pairs(conn, rows, event_ids)
 
 
