@@ -89,6 +89,7 @@ STRAIGHT = [
     "submit.woken",
     "sweep.turn",
     "sweep.expired",
+    "sweep.run.step",
     "sweep.delivery.prepare",
     "sweep.delivery.publish",
     "sweep.evidence.collect",
