@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import threading
 from concurrent.futures import CancelledError
 
@@ -47,6 +48,41 @@ def test_many_calls_wait_at_once() -> None:
     futures = [calls.start(meet()) for _ in range(500)]
     assert {future.result(10) for future in futures} == {500}
     calls.close()
+
+
+def test_calls_that_end_together_are_told_together() -> None:
+    """Calls started at once are told by name: those of one turn in one go, a failed and a cut off one as None."""
+    calls = CallLoop()
+    told: queue.SimpleQueue[list[tuple[str, int | None]]] = queue.SimpleQueue()
+
+    async def gives(number: int) -> int:
+        return number
+
+    async def fails() -> int:
+        raise LookupError("mine")
+
+    async def waits() -> int:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    started = [("one", gives(1)), ("bad", fails()), ("never", waits()), ("two", gives(2))]
+    calls.start_all(started, lambda ended: told.put(list(ended)))
+    assert told.get(timeout=60) == [("one", 1), ("bad", None), ("two", 2)]
+    calls.cut_off()
+    assert told.get(timeout=60) == [("never", None)]
+    calls.close()
+
+
+def test_closing_tells_of_every_call_that_it_cancels() -> None:
+    """Whoever waits for calls hears of each, also where the loop ends first."""
+    calls = CallLoop()
+    told: queue.SimpleQueue[list[tuple[int, object]]] = queue.SimpleQueue()
+
+    async def waits() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    calls.start_all([(number, waits()) for number in range(3)], lambda ended: told.put(list(ended)))
+    calls.close()
+    assert sorted(told.get(timeout=60)) == [(0, None), (1, None), (2, None)]
 
 
 def test_a_failure_reaches_the_caller_alone() -> None:

@@ -61,10 +61,10 @@ def test_calls_are_counted_for_the_whole_process() -> None:
     collecting = Collecting()
     assert collecting.free_places(2) == 2
     for _ in range(3):
-        collecting.call_began()
+        collecting.calls_began(1)
     assert collecting.free_places(2) == 0
-    collecting.call_ended()
-    collecting.call_ended()
+    collecting.calls_ended(1)
+    collecting.calls_ended(1)
     assert collecting.free_places(2) == 1
 
 

@@ -10,11 +10,13 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 
 class CallLoop:
@@ -46,6 +48,17 @@ class CallLoop:
         """Start a coroutine and return its future; cancelling the future cancels the call."""
         with self._lock:
             return asyncio.run_coroutine_threadsafe(call, self._running())
+
+    def start_all(
+        self, calls: Sequence[tuple[K, Coroutine[Any, Any, T]]], ended: Callable[[Sequence[tuple[K, T | None]]], None]
+    ) -> None:
+        """Start many coroutines, each with a name of its own, waking the loop once.
+
+        `ended` is called on the loop's thread, once for all that ended in the same turn of the loop: with their names
+        and what they returned, None for one that failed or was cancelled. It must not wait.
+        """
+        with self._lock:
+            self._running().call_soon_threadsafe(_Together(ended).begin, calls)
 
     def cut_off(self) -> None:
         """Cancel every call that is open now; their futures end as cancelled. Does not wait, and later calls run."""
@@ -84,6 +97,33 @@ class CallLoop:
         for closer in self._closers:
             with contextlib.suppress(OSError):
                 await closer()
+
+
+class _Together(Generic[K, T]):
+    """Calls that were started at once, and those of them that ended and were not told yet. Lives on the loop."""
+
+    def __init__(self, ended: Callable[[Sequence[tuple[K, T | None]]], None]) -> None:
+        self._ended = ended
+        self._open: set[asyncio.Task[T]] = set()  # the loop itself would let them be collected as garbage
+        self._untold: list[tuple[K, T | None]] = []
+
+    def begin(self, calls: Sequence[tuple[K, Coroutine[Any, Any, T]]]) -> None:
+        """Start them all in the running loop."""
+        for name, call in calls:
+            task = asyncio.get_running_loop().create_task(call)
+            self._open.add(task)
+            task.add_done_callback(partial(self._note, name))
+
+    def _note(self, name: K, task: asyncio.Task[T]) -> None:
+        self._open.discard(task)
+        if not self._untold:  # those that end in this turn too are noted before
+            task.get_loop().call_soon(self._tell)
+        has_failed = task.cancelled() or task.exception() is not None
+        self._untold.append((name, None if has_failed else task.result()))
+
+    def _tell(self) -> None:
+        told, self._untold = self._untold, []
+        self._ended(told)
 
 
 def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:

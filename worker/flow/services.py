@@ -7,7 +7,7 @@ loopback servers. Adapters satisfy the protocols by shape; they import nothing f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -27,6 +27,7 @@ from worker.flow.meters import Meters
 from worker.flow.publishing.pacing import Pacing
 from worker.flow.tracing.port import NoTraces, Traces
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -86,6 +87,12 @@ class Calls(Protocol):
 
     def start(self, call: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the process's call loop."""
+        ...
+
+    def start_all(
+        self, calls: Sequence[tuple[K, Coroutine[Any, Any, T]]], ended: Callable[[Sequence[tuple[K, T | None]]], None]
+    ) -> None:
+        """Start many at once; `ended` is told, on the loop's thread, of those that ended together. None: failed."""
         ...
 
 

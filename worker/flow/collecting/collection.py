@@ -15,7 +15,7 @@ from worker.domain.review import Collected, Reused, Verified
 from worker.flow.collecting.answered import Answered
 from worker.flow.collecting.claimed_requests import open_requests
 from worker.flow.collecting.evidence_call import HANDED_BACK, Guard
-from worker.flow.collecting.open_calls import OpenCalls
+from worker.flow.collecting.open_calls import Call, OpenCalls
 from worker.flow.collecting.ready_events import Ready, tell_ready
 from worker.flow.collecting.settlement import settle_answers
 from worker.flow.services import Services
@@ -148,13 +148,17 @@ class Collection:
             self._claimed = []
             return
         opened = open_requests(self._services, [row for row, _ in self._claimed])
+        asked: list[Call] = []
         for row, guard in self._claimed:
-            ending = opened.endings.get(row.key.request_id)
+            request_id = row.key.request_id
+            ending = opened.endings.get(request_id)
             if ending is not None:
                 self._answered.append(Answered(row=row, guard=guard, ending=ending))
             else:
-                request_id = row.key.request_id
-                self._calls.begin(row, guard, opened.requests[request_id], opened.pushed.get(request_id))
+                request, pushed = opened.requests[request_id], opened.pushed.get(request_id)
+                asked.append(Call(row=row, guard=guard, request=request, pushed=pushed))
+        if asked:
+            self._calls.begin(asked)
         self._claimed = []
 
     def _let_go(self) -> None:

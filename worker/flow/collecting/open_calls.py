@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from concurrent.futures import Future
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -23,6 +24,16 @@ from worker.store.due_evidence import ClaimedRow
 
 COMPANY_SECONDS = 0.002
 LONGEST_COMPANY_SECONDS = 0.01  # an answer is not kept longer than this, however many others come
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call to begin: the row, its guard, what to ask, and the answer where it was handed in already."""
+
+    row: ClaimedRow
+    guard: Guard
+    request: EvidenceRequest
+    pushed: object = None
 
 
 class OpenCalls:
@@ -52,14 +63,15 @@ class OpenCalls:
         bound = self._services.concurrent_calls
         return min(self._services.collecting.free_places(bound), bound - self.waiting)
 
-    def begin(self, row: ClaimedRow, guard: Guard, request: EvidenceRequest, pushed: object = None) -> None:
-        """Start the call of one row, or what is left of it where the answer was handed in; it comes out of `gather`."""
+    def begin(self, calls: Sequence[Call]) -> None:
+        """Start calls, or what is left of one whose answer was handed in; they come out of `gather`."""
         services = self._services
-        services.collecting.call_began()
-        self.waiting += 1
-        future = services.calls.start(review_locale(services, request, row.provider, guard, pushed))
-        is_pushed = pushed is not None
-        future.add_done_callback(partial(_ended, services, self._inbox, row, guard, is_pushed))
+        services.collecting.calls_began(len(calls))
+        self.waiting += len(calls)
+        services.calls.start_all(
+            [(one, review_locale(services, one.request, one.row.provider, one.guard, one.pushed)) for one in calls],
+            partial(_ended, services, self._inbox),
+        )
 
     def gather(self, *, has_company: bool, pause_seconds: float) -> list[Answered]:
         """Sleep until an answer or a wake arrives, then take in what comes within a moment.
@@ -79,8 +91,8 @@ class OpenCalls:
                     if not answered and not has_company:
                         break  # there may be a row for a free place: do not let it wait for an answer
                 else:
-                    self.waiting -= 1
-                    answered.append(item)
+                    self.waiting -= len(item)
+                    answered += item
                 until = until or time.monotonic() + LONGEST_COMPANY_SECONDS
                 patience = min(COMPANY_SECONDS, until - time.monotonic())
                 if not self.waiting or patience <= 0:
@@ -88,22 +100,23 @@ class OpenCalls:
         return answered
 
 
-def _ended(
-    services: Services,
-    inbox: queue.SimpleQueue[Any],
-    row: ClaimedRow,
-    guard: Guard,
-    is_pushed: bool,
-    future: Future[Ending],
-) -> None:
-    """Hand an answer to the collector.
+def _ended(services: Services, inbox: queue.SimpleQueue[Any], ended: Sequence[tuple[Call, Ending | None]]) -> None:
+    """Hand answers to the collector.
 
     A call that was cut off as its process ends may still be answered over there: its row stays leased until it is safe
     to ask again. One that was cut off otherwise may be tried again.
     """
-    services.collecting.call_ended()
-    is_cut_off = future.cancelled() or future.exception() is not None
+    services.collecting.calls_ended(len(ended))
     cut_off: Ending = Abandoned(code=CUT_OFF) if services.cut() else Refused(code=UNAVAILABLE, retryable=True)
-    ending = cut_off if is_cut_off else future.result()
-    is_called = not (is_pushed or is_cut_off)
-    inbox.put(Answered(row=row, guard=guard, ending=ending, is_pushed=is_pushed, is_called=is_called))
+    inbox.put(
+        [
+            Answered(
+                row=call.row,
+                guard=call.guard,
+                ending=cut_off if ending is None else ending,
+                is_pushed=call.pushed is not None,
+                is_called=call.pushed is None and ending is not None,
+            )
+            for call, ending in ended
+        ]
+    )

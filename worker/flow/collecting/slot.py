@@ -62,15 +62,15 @@ class Collecting:
                 self._inbox = None
                 self._is_woken = False
 
-    def call_began(self) -> None:
-        """Count a call to the outside that this process has open."""
+    def calls_began(self, number: int) -> None:
+        """Count calls to the outside that this process has open."""
         with self._lock:
-            self._calls += 1
+            self._calls += number
 
-    def call_ended(self) -> None:
-        """Take back one counted call; also those of a collector that is gone."""
+    def calls_ended(self, number: int) -> None:
+        """Take back counted calls; also those of a collector that is gone."""
         with self._lock:
-            self._calls -= 1
+            self._calls -= number
 
     def free_places(self, concurrent_calls: int) -> int:
         """Return how many more calls may be open in this process now."""
