@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import CTE, Connection, func, select
+from sqlalchemy import CTE, BindParameter, Connection, func, select
 
 from worker.domain.breaker import PROVIDER
 from worker.domain.limits import FleetLimits, refilled_at
@@ -42,10 +42,7 @@ def due_groups(bind: Bind, now: Moment) -> CTE:
     """
     e = evidence.alias("waiting")
     waits = is_waiting(e)
-    sites = select(select(func.min(e.c.site_id)).where(waits).scalar_subquery().label("site_id"))
-    site = sites.cte("sites", recursive=True)
-    next_site = select(func.min(e.c.site_id)).where(waits, e.c.site_id > site.c.site_id).scalar_subquery()
-    site = site.union_all(select(next_site).where(site.c.site_id.is_not(None)))
+    site = _waiting_sites()
     first_route = select(func.min(e.c.provider)).where(waits, e.c.site_id == site.c.site_id).scalar_subquery()
     routes = select(site.c.site_id, first_route.label("provider")).where(
         site.c.site_id.is_not(None),
@@ -70,3 +67,22 @@ def due_groups(bind: Bind, now: Moment) -> CTE:
         )
         .cte("groups")
     )
+
+
+def due_sites(bind: Bind, now: Moment, route: BindParameter[str]) -> CTE:
+    """Return (site_id) of the sites with something due on one route, held or not; found by jumps along the index."""
+    e = evidence.alias("waiting")
+    site = _waiting_sites()
+    of_route = (is_waiting(e), e.c.site_id == site.c.site_id, e.c.provider == route)
+    first_due = select(func.min(e.c.next_attempt_at)).where(*of_route).scalar_subquery()
+    return select(site.c.site_id).where(site.c.site_id.is_not(None), first_due <= clock(bind, now)).cte("due_sites")
+
+
+def _waiting_sites() -> CTE:
+    """Return (site_id) of the sites with something waiting, and a last row that is null."""
+    e = evidence.alias("waiting")
+    waits = is_waiting(e)
+    sites = select(select(func.min(e.c.site_id)).where(waits).scalar_subquery().label("site_id"))
+    site = sites.cte("sites", recursive=True)
+    next_site = select(func.min(e.c.site_id)).where(waits, e.c.site_id > site.c.site_id).scalar_subquery()
+    return site.union_all(select(next_site).where(site.c.site_id.is_not(None)))

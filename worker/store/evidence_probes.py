@@ -6,7 +6,21 @@ import functools
 from collections.abc import Collection
 from typing import Any, Final
 
-from sqlalchemy import Connection, Dialect, Float, Integer, RowMapping, String, bindparam, literal_column, select
+from sqlalchemy import (
+    Connection,
+    Dialect,
+    Float,
+    Integer,
+    RowMapping,
+    Select,
+    String,
+    bindparam,
+    case,
+    func,
+    literal_column,
+    select,
+    true,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningUpdate
 
@@ -15,12 +29,15 @@ from worker.domain.policy import EvidenceLeases
 from worker.store.breakers import grant, lock_breaker
 from worker.store.claimable import may_be_claimed, names
 from worker.store.conditions import is_waiting
-from worker.store.engine import clock, json_rows, read_clock
+from worker.store.due_groups import due_sites
+from worker.store.engine import Bind, Moment, clock, is_sqlite, json_rows, read_clock
 from worker.store.leases import EVIDENCE
 from worker.store.pauses import is_paused
 from worker.store.schema import evidence
 
-LOOKED_AT: Final = 1000  # due rows of the route, the longest due first, among which the fewest attempts are looked for
+LOOKED_AT: Final = (
+    1000  # due rows of the route, of each site the longest due, among which the fewest attempts are looked for
+)
 
 
 def probe(
@@ -63,23 +80,11 @@ def _probing(dialect_name: str, *, is_fixed: bool) -> ReturningUpdate[Any]:
     """Build the statement that leases the row of one route with the fewest attempts, of those due for longest."""
     bind: Dialect = (sqlite if dialect_name == "sqlite" else postgresql).dialect()
     now = bindparam("now", type_=Float) if is_fixed else None
-    at = clock(bind, now)
-    e = evidence.alias("e")
-    longest = (
-        select(e.c.request_id)
-        .where(
-            is_waiting(e),
-            e.c.next_attempt_at <= at,
-            e.c.provider == bindparam("route", type_=String),
-            e.c.site_id.not_in(names(bind, "blocked_sites")),
-            ~is_paused(e.c.site_id, e.c.provider, at),
-        )
-        .order_by(e.c.next_attempt_at, e.c.created_at, e.c.request_id)
-        .limit(LOOKED_AT)
-    )
+    longest = _due_longest(bind, now).cte("longest")
     chosen = (
         select(evidence.c.request_id.label("row_id"))
-        .where(evidence.c.request_id.in_(longest), *may_be_claimed(bind, evidence))
+        .join(longest, longest.c.request_id == evidence.c.request_id)
+        .where(*may_be_claimed(bind, evidence))
         .order_by(evidence.c.attempts, evidence.c.next_attempt_at, evidence.c.created_at, evidence.c.request_id)
         .limit(1)
         .with_for_update(of=evidence, skip_locked=True)
@@ -87,3 +92,33 @@ def _probing(dialect_name: str, *, is_fixed: bool) -> ReturningUpdate[Any]:
     )
     picked = select(chosen.c.row_id, literal_column("1", Integer).label("n")).cte("picked")
     return EVIDENCE.taking_many(bind, picked, now=now)
+
+
+def _due_longest(bind: Bind, now: Moment) -> Select[tuple[str]]:
+    """Return the rows that are due for longest of each site on the route, `LOOKED_AT` in all and one each at least.
+
+    Site by site along the index: while nothing of this route is due, it does not matter how much is of the others.
+    """
+    at, e = clock(bind, now), evidence.alias("e")
+    route = bindparam("route", type_=String)
+    sites = due_sites(bind, now, route)
+    number = select(func.count()).select_from(sites).scalar_subquery()
+    each = literal_column(str(LOOKED_AT), Integer) // func.nullif(number, 0)
+    first = (
+        select(e.c.request_id)
+        .where(
+            is_waiting(e),
+            e.c.site_id == sites.c.site_id,
+            e.c.provider == route,
+            e.c.next_attempt_at <= at,
+        )
+        .order_by(e.c.next_attempt_at, e.c.created_at, e.c.request_id)
+        .limit(case((each > 1, each), else_=1))
+    )
+    may_call = (sites.c.site_id.not_in(names(bind, "blocked_sites")), ~is_paused(sites.c.site_id, route, at))
+    if is_sqlite(bind):
+        f = evidence.alias("f")
+        ids = first.correlate(sites).scalar_subquery()
+        return select(f.c.request_id).select_from(sites.join(f, f.c.request_id.in_(ids))).where(*may_call)
+    rows = first.correlate(sites).lateral("longest")
+    return select(rows.c.request_id).select_from(sites.join(rows, true())).where(*may_call)

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Connection, Float, RowMapping, exists, literal_column, select, text
+from sqlalchemy import Connection, Float, RowMapping, and_, exists, literal_column, select, text
 
 from worker.domain.breaker import CMS, Permit
 from worker.domain.turn import Wait
 from worker.store.breakers import grant, lock_breaker
-from worker.store.conditions import is_row_sound, is_waiting
+from worker.store.conditions import is_row_sound, is_waiting, opaque
 from worker.store.engine import clock, is_sqlite, read_clock
 from worker.store.leases import DELIVERIES
 from worker.store.pauses import is_paused
 from worker.store.permits import has_permit
-from worker.store.schema import DUE, WAKE_ORDER, deliveries
+from worker.store.schema import DUE, UNSETTLED, WAKE_ORDER, deliveries
 from worker.store.standings import OLDER, OLDER_UNSETTLED, Terms
 
 LOOKED_AT: Final = 1000  # due deliveries, the longest waiting first, among which the fewest attempts are looked for
+READ: Final = 20_000  # due deliveries of all sites among which those are found
 
 
 def find_gate(conn: Connection, terms: Terms, *, attempts: int | None, now: float | None) -> int | bool | Wait:
@@ -55,11 +56,19 @@ def _with_fewer_attempts(conn: Connection, terms: Terms, attempts: int, now: flo
     """Return the event of the site's sendable delivery with the fewest attempts, if it had fewer than these."""
     at = clock(conn, now)
     order = literal_column(WAKE_ORDER, Float)
-    longest = (
-        select(deliveries.c.delivery_id)
-        .where(text(DUE), deliveries.c.site_id == terms.site_id, order <= at, deliveries.c.next_attempt_at <= at)
+    due = (
+        select(deliveries.c.delivery_id, deliveries.c.site_id, order.label("since"))
+        .where(text(DUE), order <= at, deliveries.c.next_attempt_at <= at)
         .order_by(order, deliveries.c.delivery_id)
+        .limit(READ)
+        .subquery("due")
+    )
+    longest = (
+        select(due.c.delivery_id)
+        .where(due.c.site_id == terms.site_id)
+        .order_by(due.c.since, due.c.delivery_id)
         .limit(LOOKED_AT)
+        .cte("longest")  # joined, and judged row by row: PostgreSQL would rather read every delivery there ever was
     )
     older = exists().where(
         OLDER.c.site_id == deliveries.c.site_id,
@@ -73,7 +82,8 @@ def _with_fewer_attempts(conn: Connection, terms: Terms, attempts: int, now: flo
         may_be_sent.append(has_permit(at))
     fewest = (
         select(deliveries.c.event_id)
-        .where(deliveries.c.delivery_id.in_(longest), deliveries.c.attempts < attempts, *may_be_sent)
+        .join(longest, longest.c.delivery_id == deliveries.c.delivery_id)
+        .where(opaque(and_(deliveries.c.attempts < attempts, *may_be_sent)))
         .order_by(deliveries.c.attempts, deliveries.c.next_attempt_at, deliveries.c.delivery_id)
         .limit(1)
     )
@@ -82,6 +92,7 @@ def _with_fewer_attempts(conn: Connection, terms: Terms, attempts: int, now: flo
 
 def _has_lookup_due(conn: Connection, terms: Terms, now: float | None) -> bool:
     due = exists().where(
+        text(UNSETTLED),  # in the words of the index that leads to the site's
         is_waiting(deliveries),
         deliveries.c.site_id == terms.site_id,
         deliveries.c.in_doubt.is_(True),

@@ -1,0 +1,113 @@
+"""The row that tries a closed review route: found among the longest due of each site, at no cost that grows with the rest."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event, insert, text
+
+from tests.store.rows import HASH
+from worker.domain.policy import EvidenceLeases
+from worker.store.engine import writing
+from worker.store.evidence_probes import probe
+from worker.store.schema import breakers, events, evidence
+
+NOW = 1_000_000.0
+MANY = 6000
+
+
+def put(engine: Engine, number: int, *, route: str, site_id: str, **changed: Any) -> None:
+    """Insert due rows of one site on one route, each with an open event of its own."""
+    names = [f"{route}-{site_id}-{n}" for n in range(number)]
+    row = {
+        "plan_id": "plan-1",
+        "result_sha256": HASH,
+        "evidence_revision": "r1",
+        "status": "pending",
+        "attempts": 0,
+        "max_attempts": 5,
+        "next_attempt_at": NOW - 100,
+        "created_at": NOW - 100,
+        "updated_at": NOW - 100,
+        "site_id": site_id,
+        "provider": route,
+    }
+    about = {"website_version": "v1", "source_sequence": 1, "plan_id": "plan-1", "event_sha256": HASH, "document": "{}"}
+    since = {"state": "open", "created_at": 1.0, "updated_at": 1.0}
+    with engine.begin() as conn:
+        conn.execute(
+            insert(evidence),
+            [row | {"request_id": name, "event_id": name, "job_id": name} | changed for name in names],
+        )
+        conn.execute(
+            insert(events),
+            [about | since | {"event_id": name, "site_id": site_id, "source_id": name} for name in names],
+        )
+
+
+def close(engine: Engine, route: str) -> None:
+    """Let a route's breaker be open, and its time be over."""
+    state = {"is_open": True, "generation": 1, "failures": 5, "pause_seconds": 60.0, "open_until_at": NOW - 1}
+    with engine.begin() as conn:
+        conn.execute(insert(breakers).values(kind="provider", name=route, updated_at=NOW - 60, **state))
+
+
+def try_route(conn: Connection, route: str, blocked_sites: tuple[str, ...] = ()) -> list[str]:
+    """Return the request that is leased to try a route, if one is."""
+    leases = EvidenceLeases(default_seconds=300.0, by_site={})
+    taken = probe(conn, route, worker_id="w-1", leases=leases, probe_seconds=60.0, blocked_sites=blocked_sites, now=NOW)
+    return [row["request_id"] for row, _ in taken]
+
+
+def test_the_fewest_attempts_of_all_sites_try_a_route(engine: Engine) -> None:
+    """However old the rows of another site are; a site that may not be asked gives none, nor does another route."""
+    put(engine, 3, route="closed", site_id="site-a", attempts=2, next_attempt_at=NOW - 500)
+    put(engine, 1, route="closed", site_id="site-b", attempts=1)
+    put(engine, 1, route="closed", site_id="site-c")
+    put(engine, 1, route="sound", site_id="site-d")
+    close(engine, "closed")
+    assert writing(engine, lambda conn: try_route(conn, "closed", ("site-c",))) == ["closed-site-b-0"]
+    assert writing(engine, lambda conn: try_route(conn, "closed")) == []  # the permit is given
+
+
+def test_trying_a_route_reads_nothing_of_the_others(postgres_engine: Engine) -> None:
+    """With thousands of rows that ended, and thousands due on another route, a few are read, whether one is due or none."""
+    put(postgres_engine, MANY, route="sound", site_id="site-a")
+    put(postgres_engine, MANY, route="closed", site_id="site-a", status="succeeded")
+    close(postgres_engine, "closed")
+    close(postgres_engine, "idle")
+    put(postgres_engine, 1, route="closed", site_id="site-b")
+    with postgres_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        conn.execute(text("ANALYZE evidence, events, breakers"))
+    assert read_by(postgres_engine, "idle") < MANY / 100
+    assert read_by(postgres_engine, "closed") < MANY / 100
+
+
+def read_by(engine: Engine, route: str) -> float:
+    """Return how many rows of tables and indexes the attempt to lease a row reads, on the plan that it gets."""
+    read: list[float] = []
+
+    def explain(_conn: Connection, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement.startswith("WITH"):
+            raw = cursor.connection
+            raw.execute("SAVEPOINT before")
+            [found] = raw.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters).fetchone()
+            raw.execute("ROLLBACK TO before")
+            [whole] = json.loads(found) if isinstance(found, str) else found
+            read.append(rows_read(whole["Plan"]))
+
+    def work(conn: Connection) -> None:
+        event.listen(conn, "before_cursor_execute", explain)
+        try_route(conn, route)
+
+    writing(engine, work)
+    assert read
+    return sum(read)
+
+
+def rows_read(plan: dict[str, Any]) -> float:
+    """Return how many rows the tables of a plan gave or threw away, all loops together."""
+    own = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
+    below = sum(rows_read(one) for one in plan.get("Plans", []))
+    return float(own if "Relation Name" in plan else 0) + below
