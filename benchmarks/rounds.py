@@ -7,13 +7,14 @@ import statistics
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from benchmarks.servers import Servers, Spent
 from benchmarks.sides import Ours, Side, Watch
 from benchmarks.work import Work, make_work
 from config.settings import Settings
 
+WARM_UPS: Final = 4
 AnySide = TypeVar("AnySide", bound=Side)
 
 
@@ -77,14 +78,15 @@ def ready(servers: Servers, kind: type[AnySide], **options: Any) -> tuple[AnySid
 
 
 def warm_up(side: Side, watch: Watch) -> None:
-    """Let a side do a little work, and stop it."""
-    work = fresh_work(side.servers, 4, 6)
-    side.seed(work.events)
-    for event in work.events:
-        side.send(event)
-    side.resume()
-    watch.wait(work.event_ids)
-    side.pause()
+    """Let a side do a little work, in several helpings so that each of its processes gets some, and stop it."""
+    for _ in range(1 if side.servers.is_tiny else WARM_UPS):
+        work = fresh_work(side.servers, 8, 6)
+        side.seed(work.events)
+        for event in work.events:
+            side.send(event)
+        side.resume()
+        watch.wait(work.event_ids)
+        side.pause()
 
 
 def calls_setting(calls: int) -> dict[str, str]:
