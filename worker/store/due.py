@@ -7,14 +7,17 @@ are harmless: one of them takes the turn, and a stamp names the rows that it lea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
     Float,
+    Row,
+    Select,
     String,
+    Subquery,
     and_,
     literal_column,
     or_,
@@ -25,8 +28,9 @@ from sqlalchemy import (
 
 from worker.domain.breaker import CMS, PROVIDER
 from worker.store.breakers import is_shut_off
-from worker.store.conditions import is_being_renewed
+from worker.store.conditions import is_being_renewed, is_waiting
 from worker.store.deliveries import is_spoken_for
+from worker.store.due_groups import due_groups, first_of_each, share_of
 from worker.store.engine import clock, json_rows, row_source
 from worker.store.pauses import is_paused
 from worker.store.permits import has_permit
@@ -45,6 +49,7 @@ from worker.store.upserts import insert_into
 FLEET: Final = "fleet"
 EVIDENCE_ROWS: Final = 2000  # due rows one sweep looks at
 DELIVERY_ROWS: Final = 1000
+NOBODY: Final = json_rows([])
 
 
 def take_turn_to_sweep(conn: Connection, *, interval_seconds: float, now: float | None, name: str = FLEET) -> bool:
@@ -73,31 +78,9 @@ def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, 
     """
     at = clock(conn, now)
     is_due = and_(text(DUE.replace("status", "evidence.status")), evidence.c.next_attempt_at <= at)
-    looked_at = (
-        select(
-            evidence.c.request_id,
-            evidence.c.event_id,
-            evidence.c.site_id,
-            evidence.c.provider,
-            unwoken_since(evidence).label("since"),
-        )
-        .where(is_due, _not_lately(evidence.c.last_woken_at, at, recovery_seconds))
-        .order_by(evidence.c.next_attempt_at, evidence.c.created_at, evidence.c.request_id)
-        .limit(EVIDENCE_ROWS)
-        .subquery("looked_at")
-    )
-    # Scalars, not EXISTS: PostgreSQL would read the whole of both tables into a hash for these few rows.
-    state = select(events.c.state).where(events.c.event_id == looked_at.c.event_id).scalar_subquery()
-    spoken_for = (
-        select(deliveries.c.delivery_id)
-        .where(deliveries.c.event_id == looked_at.c.event_id, is_spoken_for(), ~is_being_renewed())
-        .scalar_subquery()
-    )
-    held = or_(
-        is_paused(looked_at.c.site_id, looked_at.c.provider, at), is_shut_off(PROVIDER, looked_at.c.provider, at)
-    )
-    is_wanted = and_(state == "open", spoken_for.is_(None), ~held).label("is_wanted")
-    rows = conn.execute(select(looked_at, is_wanted, at.label("at"))).all()
+    rows = _look(conn, _first_due(at, recovery_seconds), at)
+    if len(rows) == EVIDENCE_ROWS and sum(row.is_wanted for row in rows) < room:
+        rows += _look(conn, _due_behind(conn, at, recovery_seconds), at)
     wakes = tuple(dict.fromkeys(row.event_id for row in rows if row.is_wanted))[:room]
     named = row_source(conn, "named", {"id": String}, "named")
     passed = [row.request_id for row in rows if not row.is_wanted]
@@ -118,6 +101,70 @@ def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, 
     woken = frozenset(wakes)
     since = [row.since for row in rows if row.is_wanted and row.event_id in woken]
     return events_found(wakes, longest_unwoken(rows[0].at, since) if rows else 0.0)
+
+
+def _look(conn: Connection, looked_at: Subquery, at: ColumnElement[float]) -> list[Row[Any]]:
+    """Return these due rows, each with whether its event may be woken for it and what time it is."""
+    # Scalars, not EXISTS: PostgreSQL would read the whole of both tables into a hash for these few rows.
+    state = select(events.c.state).where(events.c.event_id == looked_at.c.event_id).scalar_subquery()
+    spoken_for = (
+        select(deliveries.c.delivery_id)
+        .where(deliveries.c.event_id == looked_at.c.event_id, is_spoken_for(), ~is_being_renewed())
+        .scalar_subquery()
+    )
+    held = or_(
+        is_paused(looked_at.c.site_id, looked_at.c.provider, at), is_shut_off(PROVIDER, looked_at.c.provider, at)
+    )
+    is_wanted = and_(state == "open", spoken_for.is_(None), ~held).label("is_wanted")
+    return list(
+        conn.execute(
+            select(looked_at, is_wanted, at.label("at")), {"blocked_sites": NOBODY, "blocked_providers": NOBODY}
+        )
+    )
+
+
+def _due_rows(at: ColumnElement[float]) -> Select[Any]:
+    """Return due rows in the order in which they are looked at, with what a look needs of each."""
+    return (
+        select(
+            evidence.c.request_id,
+            evidence.c.event_id,
+            evidence.c.site_id,
+            evidence.c.provider,
+            unwoken_since(evidence).label("since"),
+        )
+        .where(is_waiting(evidence), evidence.c.next_attempt_at <= at)
+        .order_by(evidence.c.next_attempt_at, evidence.c.created_at, evidence.c.request_id)
+        .limit(EVIDENCE_ROWS)
+    )
+
+
+def _first_due(at: ColumnElement[float], recovery_seconds: float) -> Subquery:
+    """Return the rows that are due for longest and were not woken lately, held or not."""
+    return _due_rows(at).where(_not_lately(evidence.c.last_woken_at, at, recovery_seconds)).subquery("looked_at")
+
+
+def _due_behind(conn: Connection, at: ColumnElement[float], recovery_seconds: float) -> Subquery:
+    """Return the like of those sites and routes that nothing keeps back, however many rows of others are due before.
+
+    What a pause or a closed route holds may be more than a whole round of sweeps looks at.
+    """
+    e = evidence.alias("e")
+    groups = due_groups(conn, at, with_probes=True)
+    first = (
+        select(e.c.request_id)
+        .where(
+            is_waiting(e),
+            e.c.site_id == groups.c.site_id,
+            e.c.provider == groups.c.provider,
+            e.c.next_attempt_at <= at,
+            _not_lately(e.c.last_woken_at, at, recovery_seconds),
+        )
+        .order_by(e.c.next_attempt_at, e.c.created_at, e.c.request_id)
+        .limit(share_of(EVIDENCE_ROWS, groups))
+    )
+    behind = first_of_each(conn, groups, first).cte("behind")
+    return _due_rows(at).join(behind, behind.c.request_id == evidence.c.request_id).subquery("looked_at")
 
 
 def stamp_due_deliveries(

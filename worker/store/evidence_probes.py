@@ -15,11 +15,8 @@ from sqlalchemy import (
     Select,
     String,
     bindparam,
-    case,
-    func,
     literal_column,
     select,
-    true,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningUpdate
@@ -29,8 +26,8 @@ from worker.domain.policy import EvidenceLeases
 from worker.store.breakers import grant, lock_breaker
 from worker.store.claimable import may_be_claimed, names
 from worker.store.conditions import is_waiting
-from worker.store.due_groups import due_sites
-from worker.store.engine import Bind, Moment, clock, is_sqlite, json_rows, read_clock
+from worker.store.due_groups import due_sites, first_of_each, share_of
+from worker.store.engine import Bind, Moment, clock, json_rows, read_clock
 from worker.store.leases import EVIDENCE
 from worker.store.pauses import is_paused
 from worker.store.schema import evidence
@@ -102,8 +99,6 @@ def _due_longest(bind: Bind, now: Moment) -> Select[tuple[str]]:
     at, e = clock(bind, now), evidence.alias("e")
     route = bindparam("route", type_=String)
     sites = due_sites(bind, now, route)
-    number = select(func.count()).select_from(sites).scalar_subquery()
-    each = literal_column(str(LOOKED_AT), Integer) // func.nullif(number, 0)
     first = (
         select(e.c.request_id)
         .where(
@@ -113,12 +108,7 @@ def _due_longest(bind: Bind, now: Moment) -> Select[tuple[str]]:
             e.c.next_attempt_at <= at,
         )
         .order_by(e.c.next_attempt_at, e.c.created_at, e.c.request_id)
-        .limit(case((each > 1, each), else_=1))
+        .limit(share_of(LOOKED_AT, sites))
     )
     may_call = (sites.c.site_id.not_in(names(bind, "blocked_sites")), ~is_paused(sites.c.site_id, route, at))
-    if is_sqlite(bind):
-        f = evidence.alias("f")
-        ids = first.correlate(sites).scalar_subquery()
-        return select(f.c.request_id).select_from(sites.join(f, f.c.request_id.in_(ids))).where(*may_call)
-    rows = first.correlate(sites).lateral("longest")
-    return select(rows.c.request_id).select_from(sites.join(rows, true())).where(*may_call)
+    return first_of_each(bind, sites, first).where(*may_call)
