@@ -24,7 +24,7 @@ from benchmarks.embedded import embedded
 from benchmarks.growth import growth
 from benchmarks.latency import latency
 from benchmarks.memory import memory
-from benchmarks.peers import BareLoop, PerEventThreads, PerLocaleThreads
+from benchmarks.peers import BareLoop, LockstepLoop, PerEventPrefork, PerEventThreads, PerLocaleThreads
 from benchmarks.phases import phases
 from benchmarks.report import fill_page
 from benchmarks.scaling import concurrency, scaling
@@ -35,6 +35,7 @@ from config.logs import set_up
 
 RESULTS: Final = ROOT / "benchmarks" / "results.json"
 PAGE: Final = ROOT / "docs" / "performance.md"
+BRIEF_SIDES: Final = (Ours, PerLocaleThreads, PerEventThreads, PerEventPrefork, BareLoop, LockstepLoop)
 HTTP_SIDES: Final = (Ours, PerLocaleThreads, PerEventThreads, BareLoop)
 
 
@@ -45,6 +46,7 @@ class Part:
     run: Callable[..., dict[str, Any]]
     full: dict[str, Any]
     short: dict[str, Any]
+    brief: dict[str, Any]
     tiny: dict[str, Any]
     rounds: str = "rounds"
 
@@ -57,18 +59,21 @@ PARTS: Final = {
         run=throughput,
         full={**W, "rounds": 7, "delays": [0.0, 0.02]},
         short={**W, "rounds": 5, "delays": [0.0, 0.02]},
+        brief={**W, "rounds": 3, "delays": [0.0, 0.02], "sides": BRIEF_SIDES},
         tiny={**SMALL, "delays": [0.0], "sides": (Ours, PerEventThreads, BareLoop), "processes": 1},
     ),
     "http": Part(
         run=throughput,
         full={**W, "rounds": 5, "delays": [0.0, 0.02], "sides": HTTP_SIDES, "is_http": True},
         short={**W, "rounds": 3, "delays": [0.0, 0.02], "sides": HTTP_SIDES, "is_http": True},
+        brief={**W, "rounds": 2, "delays": [0.0], "sides": HTTP_SIDES, "is_http": True},
         tiny={**SMALL, "delays": [0.0], "sides": (Ours,), "is_http": True, "processes": 1},
     ),
     "latency": Part(
         run=latency,
         full={"locales": 24, "events": {0.0: 500, 0.02: 500, 1.0: 60}, "idle_events": 20},
         short={"locales": 24, "events": {0.0: 200, 0.02: 100, 1.0: 8}, "idle_events": 10},
+        brief={"locales": 24, "events": {0.0: 80, 0.02: 60, 1.0: 4}, "idle_events": 8, "sides": BRIEF_SIDES[:3]},
         tiny={
             "locales": 3,
             "events": {0.0: 2},
@@ -83,19 +88,24 @@ PARTS: Final = {
         run=concurrency,
         full={"calls": 500, "events": 250, "locales": 24, "rounds": 3},
         short={"calls": 500, "events": 250, "locales": 24, "rounds": 1},
+        brief={"calls": 500, "events": 125, "locales": 24, "rounds": 1},
         tiny={**SMALL, "calls": 50, "delay_seconds": 0.05},
     ),
     "scaling": Part(
         run=scaling,
         full={**W, "rounds": 5, "processes": [1, 2, 4]},
         short={**W, "rounds": 3, "processes": [1, 2, 4]},
+        brief={**W, "rounds": 2, "processes": [1, 2, 4]},
         tiny={**SMALL, "processes": [1], "delay_seconds": 0.01},
     ),
-    "sqlite": Part(run=embedded, full={**W, "rounds": 5}, short={**W, "rounds": 5}, tiny=SMALL),
+    "sqlite": Part(
+        run=embedded, full={**W, "rounds": 5}, short={**W, "rounds": 5}, brief={**W, "rounds": 3}, tiny=SMALL
+    ),
     "growth": Part(
         run=growth,
         full={"sizes": [1_000, 100_000, 1_000_000], "repeats": 40},
         short={"sizes": [1_000, 100_000, 1_000_000], "repeats": 25},
+        brief={"sizes": [1_000, 100_000, 1_000_000], "repeats": 15},
         tiny={"sizes": [240], "kinds": ("due",), "repeats": 1},
         rounds="repeats",
     ),
@@ -108,6 +118,7 @@ PARTS: Final = {
             "settings": OWN,
         },
         short={"locales": 24, "marks": [20_000, 60_000, 100_000], "audits": [2_000, 20_000], "settings": OWN},
+        brief={"locales": 24, "marks": [4_000, 8_000], "audits": [2_000, 8_000], "settings": OWN},
         tiny={"locales": 3, "marks": [6, 12], "audits": [], "in_hand": 2},
         rounds="locales",
     ),
@@ -115,6 +126,7 @@ PARTS: Final = {
         run=phases,
         full={**W, "rounds": 5},
         short={**W, "rounds": 3},
+        brief={**W, "rounds": 2},
         tiny=SMALL,
     ),
 }
@@ -125,7 +137,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="part", help=f"one or more of: {', '.join(PARTS)}")
     parser.add_argument("--rounds", type=int, help="how often each side has its turn")
-    parser.add_argument("--size", choices=["full", "short", "tiny"], default="full", help="how much is run")
+    parser.add_argument("--size", choices=["full", "short", "brief", "tiny"], default="full", help="how much is run")
     parser.add_argument("--dry", action="store_true", help="print the figures and write nothing")
     parser.add_argument("--page", action="store_true", help="fill the page from the kept figures and run nothing")
     chosen = parser.parse_args(arguments)
