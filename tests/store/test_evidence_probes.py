@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine, event, insert, text
 
 from tests.store.due_rows import NOW, put
 from worker.domain.policy import EvidenceLeases
+from worker.store.due_evidence import claim_due
 from worker.store.engine import writing
 from worker.store.evidence_probes import probe
 from worker.store.schema import breakers
@@ -39,6 +40,15 @@ def test_the_fewest_attempts_of_all_sites_try_a_route(engine: Engine) -> None:
     close(engine, "closed")
     assert writing(engine, lambda conn: try_route(conn, "closed", ("site-c",))) == ["closed-site-b-0"]
     assert writing(engine, lambda conn: try_route(conn, "closed")) == []  # the permit is given
+
+
+def test_a_route_without_work_keeps_no_other_from_being_tried(engine: Engine) -> None:
+    """With one place alone, the route that has something due is tried, whatever the names of those that have nothing."""
+    put(engine, 1, route="closed", site_id="site-a")
+    close(engine, "a-idle")
+    close(engine, "closed")
+    (taken,) = claim_due(engine, worker_id="w-1", limit=1, lease_seconds=300, now=NOW)
+    assert (taken.key.request_id, taken.permit is None) == ("closed-site-a-0", False)
 
 
 def test_trying_a_route_reads_nothing_of_the_others(postgres_engine: Engine) -> None:

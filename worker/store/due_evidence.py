@@ -135,7 +135,9 @@ def claim_due(
         if rows and not rows[0]["probes"]:
             return claimed
         routes = [route for route in probes_due(conn, now=moment) if route not in blocked_providers]
-        for route in routes[: limit - len(rows)]:
+        for route in routes:
+            if len(claimed) == limit:
+                break
             full = Room() if kept is None else room_of(conn, kept, now=moment)
             if full.routes.get(route) == 0:
                 continue
@@ -156,6 +158,14 @@ def claim_due(
         return claimed
 
     return writing(engine, work)
+
+
+def claim_none(conn: Connection) -> None:
+    """Run the claim's statement, without limits, for no row: it is then built, compiled and planned. Changes nothing."""
+    statement = _statement(conn.dialect.name, is_fixed=False, is_bounded=False)
+    none = json_rows([])
+    given = {"limit": 0, "spare": 0, "reserves": 0, "preferred": "", "blocked_providers": none, "blocked_sites": none}
+    EVIDENCE.take_many(conn, statement, most=0, worker_id="", leases=EvidenceLeases(), parameters=given)
 
 
 def _claimed(row: RowMapping, permit: Permit | None = None) -> ClaimedRow:
