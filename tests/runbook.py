@@ -26,6 +26,13 @@ AREAS: Final = {
     "release": "Approvals and receipts",
     "cms": "Deliveries and the CMS",
     "run": "Release runs",
+    "cms_key_missing": "Release runs",
+    "delivery_missing": "Release runs",
+    "evidence_stopped": "Release runs",
+    "permit_held": "Release runs",
+    "plan_stale": "Release runs",
+    "lease_expired": "Evidence and reviews",
+    "superseded": "Deliveries and the CMS",
     "keys": "Keys and signatures",
     "signature": "Keys and signatures",
     "policy": "Policy",
@@ -45,7 +52,8 @@ codes that ask for the same. `grep -rl CODE docs/runbook` finds the page of any 
 
 Elsewhere: findings of `locseal doctor` with their fixes in [doctor.md](../doctor.md), findings of the text checks in
 [checks.md](../checks.md), gaps and refusals of an import in [import.md](../import.md), findings of the audit in
-[audit.md](../audit.md). A code of ours below another area (`release.keys.trust.missing`) is that of its tail.
+[audit.md](../audit.md). A code of ours below another area (`release.keys.trust.missing`) is that of its tail, and a step of
+a release run shows a code with `_` for its dots (`release_event_tampered`).
 
 In the commands, words in capitals are to be replaced. `locseal releases show EVENT` says for each event and locale what
 it waits for, until when, and which command is next.

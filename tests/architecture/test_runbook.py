@@ -85,6 +85,8 @@ FORMED: Final = {
         f"evidence.checks.{kind}_review_required": "worker/adapters/providers/checks.py" for kind in ("human", "second")
     },
     "http.status_NNN": "worker/adapters/sandbox/app.py",
+    "lease_expired": "worker/domain/attempt.py",
+    "plan_stale": "worker/domain/run_visit.py",
     "policy.locale.invalid": "worker/domain/document.py",
     **{f"release.{purpose}.receipt.rejected": "worker/domain/receipt.py" for purpose in ("quality", "human")},
     "release.independent.receipt.rejected": "worker/domain/receipt.py",
@@ -96,6 +98,8 @@ FORMED: Final = {
     "submission.commercial.invalid": "worker/domain/change.py",
     "submission.locale.invalid": "worker/domain/document.py",
     "submission.text.invalid": "worker/domain/document.py",
+    "superseded": "worker/domain/turn.py",
+    "withdrawn": "worker/domain/turn.py",
 }
 
 
@@ -124,7 +128,19 @@ def codes() -> dict[str, str]:
     """Return the codes of the product that the runbook is about, each with a file that has it."""
     elsewhere = set(RULES) | {code for code in _listed("import.md") if code.partition(".")[0] not in AREAS}
     found = {code: name for code, name in literals() if not _is_none(code) and code not in elsewhere}
-    return found | FORMED
+    return found | FORMED | failures_of_steps()
+
+
+def failures_of_steps() -> dict[str, str]:
+    """Return the codes, without a dot, that steps of a release run fail with: `Ended(code="…", succeeded=False)`."""
+    found = {}
+    for path in [*(ROOT / "worker/flow/running").glob("*.py"), ROOT / "worker/domain/run_visit.py"]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Ended":
+                given = {one.arg: one.value.value for one in node.keywords if isinstance(one.value, ast.Constant)}
+                if given.get("succeeded") is False and isinstance(given.get("code"), str):
+                    found[str(given["code"])] = str(path.relative_to(ROOT))
+    return found
 
 
 def _is_none(text: str) -> bool:
