@@ -107,6 +107,7 @@ def _refuse_to_start(**_: Any) -> None:
     try:
         _set_up_logging()  # Celery does it only after this signal
         plant().check()
+        plant().warm_up()
     except (Blocked, SettingsError) as refusal:
         if isinstance(refusal, Blocked) and refusal.retryable:
             log.warning("worker.start.waiting", code=refusal.code)  # a database that is away comes back

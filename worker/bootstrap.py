@@ -32,6 +32,7 @@ from worker.flow.services import Cms, Deadlines, Keys, Queue, ReceiptVerifier, R
 from worker.flow.tracing.port import NoTraces, Traces
 from worker.store.engine import open_engine
 from worker.store.schema_version import check_schema
+from worker.store.warming import warm_up
 
 DEFAULT: Final = "default"  # the CMS entry that serves every site without one of its own
 MAX_RULES: Final = 1024 * 1024  # bytes of a file with rules for the checks
@@ -53,6 +54,10 @@ class Plant:
         check_schema(self.services.engine)
         self.services.policies.for_site(DEFAULT)
         self.services.keys.trust("submission")
+
+    def warm_up(self) -> None:
+        """Make what the first locale would wait for; raise `Unavailable` where the database cannot answer."""
+        warm_up(self.services.engine)
 
     def close(self) -> None:
         """End the call loop and close all connections. Idempotent."""

@@ -13,11 +13,13 @@ import pytest
 from tests.builders import Keyring, change_event
 from tests.fakes import RecordingQueue, counting
 from tests.intake_builders import LOCALES, Rows, submit
+from tests.store.rows import contents
 from worker.domain.review import Collected
 from worker.flow.collect_evidence import collect_evidence
 from worker.flow.prepare_delivery import prepare_delivery
 from worker.flow.services import Services
 from worker.store.schema import approvals, deliveries
+from worker.store.warming import warm_up
 
 
 @pytest.fixture
@@ -64,3 +66,16 @@ def test_24_locales_on_the_whole_path(live: Services, keys: Keyring, queue: Reco
     assert (len(rows(approvals)), len(rows(deliveries))) == (24, 1)
     assert (len(counted.statements) <= 40, counted.commits <= 12) == (True, True), counted
     assert queue.sent == [("evidence.collect", {"event_id": "event-1"}), ("delivery.publish", {"event_id": "event-1"})]
+
+
+def test_what_a_worker_warms_up_with_is_what_locales_need(live: Services, keys: Keyring) -> None:
+    """Every statement that a starting worker runs for no row is one of the path, word for word; none changes anything."""
+    assert submit(live, keys, change_event(target_locales=["de", "fr"])).state == "accepted"
+    before = contents(live.engine)
+    with counting(live.engine) as warmed:
+        warm_up(live.engine)
+    assert contents(live.engine) == before
+    with counting(live.engine) as counted:
+        collect_evidence(live, "event-1", ready=lambda event_id: prepare_delivery(live, event_id))
+    assert len(warmed.statements) == 16
+    assert set(warmed.statements) <= set(counted.statements)

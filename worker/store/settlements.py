@@ -136,6 +136,12 @@ def settle(engine: Engine, batch: Batch, *, now: float | None) -> Settled:
     return done
 
 
+def succeed_none(conn: Connection) -> None:
+    """Run the guarded UPDATE of many successes for no row: it is then built, compiled and planned. Changes nothing."""
+    statement, moment = _succeeding_many(conn, None)
+    conn.execute(statement, ended_parameters([]) | moment).close()
+
+
 def mark_jobs_approved(conn: Connection, answered: Mapping[str, str], *, now: float | None) -> frozenset[str]:
     """Let every evidence row of these jobs succeed where an approval of the result stands; return the rows that did.
 
