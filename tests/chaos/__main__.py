@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--gap", type=float, default=GAP_SECONDS, help="mean seconds from fault to fault")
     parser.add_argument("--sqlite", action="store_true", help="two workers on one SQLite file, and no PostgreSQL")
     parser.add_argument("--outage-locales", type=int, default=1000, help="of the simulated outage; 0: none")
+    parser.add_argument("--bound-trials", type=int, default=None, help="measure the recovery bound so often")
     parser.add_argument("--report", type=Path, default=None, help="directory for report.json and report.md")
     parser.add_argument("--keep", action="store_true", help="keep the logs of a good run too")
     given = parser.parse_args()
@@ -40,7 +41,12 @@ def main() -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     seed = int(time.time()) % 1_000_000 if given.seed is None else given.seed
     options = Options(
-        events=given.events, faults=given.faults, seed=seed, is_sqlite=given.sqlite, gap_seconds=given.gap
+        events=given.events,
+        faults=given.faults,
+        seed=seed,
+        is_sqlite=given.sqlite,
+        gap_seconds=given.gap,
+        bound_trials=given.bound_trials,
     )
     directory = Path(tempfile.mkdtemp(prefix="locseal-chaos-")).resolve()
     is_good = False

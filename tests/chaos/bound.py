@@ -42,7 +42,8 @@ def _trial(here: Arena, number: int) -> float:
 
     wait_for(lambda: rows("status = 'pending'") == 5, None, "the event", SECONDS)
     client = here.fleet.broker_client()
-    wait_for(lambda: client.llen("evidence") == 0, None, "the wakes", SECONDS)
+    wait_for(lambda: client.hlen("unacked") == 0, None, "the end of its intake, which sends the wake", SECONDS)
+    wait_for(lambda: client.llen("evidence") == client.hlen("unacked") == 0, None, "the wake", SECONDS)
     client.flushall()
     writing(engine, lambda conn: resume(conn, "all", "", now=None))
     began = time.monotonic()

@@ -36,17 +36,19 @@ class Options:
     is_sqlite: bool = False
     gap_seconds: float = GAP_SECONDS
     quiet_seconds: float = 600.0  # after the last fault; what is not ended by then is lost
+    bound_trials: int | None = None  # how often the recovery bound is measured; unset: in runs of full length
 
     @property
     def is_short(self) -> bool:
-        """Tell whether faults are shortened."""
-        return self.faults < FULL_LENGTH_FAULTS
+        """Tell whether faults, leases and the recovery bound are shortened."""
+        return self.faults < FULL_LENGTH_FAULTS and not self.bound_trials
 
     @property
     def command(self) -> str:
         """Return the command that makes the same plan."""
         extra = " --sqlite" if self.is_sqlite else ""
         gap = "" if self.gap_seconds == GAP_SECONDS else f" --gap {self.gap_seconds:g}"
+        extra += "" if self.bound_trials is None else f" --bound-trials {self.bound_trials}"
         return f'make chaos ARGS="--events {self.events} --faults {self.faults} --seed {self.seed}{gap}{extra}"'
 
 
@@ -109,7 +111,8 @@ def run_chaos(options: Options, directory: Path, say: Callable[[str], None]) -> 
             producer.stop()
         _look_at_the_end(here, outcome)
         if not options.is_short and outcome.is_quiet:
-            outcome.bound_seconds = measure_bound(here, trials=BOUND_TRIALS)
+            trials = BOUND_TRIALS if options.bound_trials is None else options.bound_trials
+            outcome.bound_seconds = measure_bound(here, trials=trials)
     outcome.locked = [
         path.name
         for path in sorted((directory / "logs").glob("*.log"))
