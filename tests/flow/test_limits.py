@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.builders import Keyring, change_event
+from tests.builders import NOW, Keyring, change_event
 from tests.evidence_builders import good, with_provider
 from tests.fakes import FixedPolicies
 from tests.intake_builders import submit
@@ -81,6 +82,29 @@ def test_a_rate_of_a_site_is_reached_by_one_collection(services: Services, keys:
     submit(live, keys, change_event(target_locales=LOCALES))
     policies = FixedPolicies(policy=SitePolicy(review_limits=Limits(calls_per_second=6)))
     assert collect(live, Busy(keys, together=1), policies) == Collected(claimed=8, approved=8)
+
+
+def test_an_answer_before_the_rate_allows_the_next_call_ends_no_waiting(services: Services, keys: Keyring) -> None:
+    """One a second and three locales that are answered at once: what is claimed in vain in between changes nothing."""
+    live = replace(services, now=lambda: None)
+    submit(live, keys, change_event(target_locales=LOCALES[:3]))
+    policies = FixedPolicies(routes={"default": RoutePolicy(limits=Limits(calls_per_second=1))})
+    assert collect(live, Busy(keys, together=1), policies) == Collected(claimed=3, approved=3)
+
+
+def test_a_wait_for_a_rate_that_is_over_at_once_is_not_given_up(services: Services, keys: Keyring) -> None:
+    """However much time passes between two looks at the clock: nothing that the rate allows by then is left behind."""
+    clock = itertools.count(NOW, 0.7)
+    read: list[float] = [NOW]
+
+    def monotonic() -> float:
+        read[0] = next(clock)
+        return read[0]
+
+    ticking = replace(services, monotonic=monotonic, now=lambda: read[0])
+    submit(ticking, keys, change_event(target_locales=LOCALES))
+    policies = FixedPolicies(routes={"default": RoutePolicy(limits=Limits(calls_per_second=1))})
+    assert collect(ticking, Busy(keys, together=1), policies) == Collected(claimed=8, approved=8)
 
 
 def test_a_slow_rate_is_left_to_the_sweeper(services: Services, keys: Keyring) -> None:

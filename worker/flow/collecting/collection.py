@@ -26,6 +26,7 @@ from worker.store.engine import reading
 FIRST_PAUSE_SECONDS = 0.05  # between tries while the database is away; doubles
 LONGEST_PAUSE_SECONDS = 2.0
 LONGEST_REFILL_SECONDS = 10.0  # a rate that allows the next call later than this is left to the sweeper
+SHORTEST_REFILL_SECONDS = 0.01  # of a wait that is over already: one more round, and then a claim
 REFILL_SLICE_SECONDS = 1.0  # so that a drain is seen
 
 
@@ -115,16 +116,17 @@ class Collection:
             ]
             self._done = self._done.plus(claimed=len(rows))
             self._services.checkpoint("collect.claimed")
-            self._await_refill(limits, is_in_vain=not rows, is_short=not self._is_more_due)
+            had_waited = self._refill_at is not None and began >= self._refill_at
+            self._await_refill(limits, is_in_vain=had_waited and not rows, is_short=not self._is_more_due)
 
     def _await_refill(self, limits: FleetLimits, *, is_in_vain: bool, is_short: bool) -> None:
         """Remember when a rate lets a due row begin that this claim left.
 
-        A claim in vain that had waited for that ends the waiting: another worker was faster, or the row may not be
-        claimed after all, and the sweeper wakes what is left.
+        A claim that waited for that in vain ends the waiting: another worker was faster, or the row may not be claimed
+        after all, and the sweeper wakes what is left. One that came before its time says nothing.
         """
-        had_waited, self._refill_at = self._refill_at is not None, None
-        if not (limits.has_rates and is_short) or (is_in_vain and had_waited):
+        self._refill_at = None
+        if is_in_vain or not (limits.has_rates and is_short):
             return
         with reading(self._services.engine) as conn:
             seconds = seconds_to_refill(conn, limits, now=self._services.now())
@@ -135,7 +137,8 @@ class Collection:
         """Return how long to sleep for a rate that refills, at most; 0 where nothing waits for one."""
         if self._refill_at is None or self._answered:
             return 0.0
-        return min(max(0.0, self._refill_at - self._services.monotonic()), REFILL_SLICE_SECONDS)
+        left = self._refill_at - self._services.monotonic()
+        return min(max(SHORTEST_REFILL_SECONDS, left), REFILL_SLICE_SECONDS)
 
     def _is_refilled(self) -> bool:
         return self._refill_at is not None and self._services.monotonic() >= self._refill_at
