@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-from sqlalchemy import Connection, Engine, event, insert, text
+from sqlalchemy import Connection, Engine, insert, text
 
 from tests.store.due_rows import NOW, put
+from tests.store.plans import rows_read
 from worker.domain.policy import EvidenceLeases
 from worker.store.due_evidence import claim_due
 from worker.store.engine import writing
@@ -65,29 +63,5 @@ def test_trying_a_route_reads_nothing_of_the_others(postgres_engine: Engine) -> 
 
 
 def read_by(engine: Engine, route: str) -> float:
-    """Return how many rows of tables and indexes the attempt to lease a row reads, on the plan that it gets."""
-    read: list[float] = []
-
-    def explain(_conn: Connection, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if statement.startswith("WITH"):
-            raw = cursor.connection
-            raw.execute("SAVEPOINT before")
-            [found] = raw.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters).fetchone()
-            raw.execute("ROLLBACK TO before")
-            [whole] = json.loads(found) if isinstance(found, str) else found
-            read.append(rows_read(whole["Plan"]))
-
-    def work(conn: Connection) -> None:
-        event.listen(conn, "before_cursor_execute", explain)
-        try_route(conn, route)
-
-    writing(engine, work)
-    assert read
-    return sum(read)
-
-
-def rows_read(plan: dict[str, Any]) -> float:
-    """Return how many rows the tables of a plan gave or threw away, all loops together."""
-    own = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
-    below = sum(rows_read(one) for one in plan.get("Plans", []))
-    return float(own if "Relation Name" in plan else 0) + below
+    """Return how many rows the attempt to lease a row reads."""
+    return rows_read(engine, lambda conn: try_route(conn, route), begins="WITH")
