@@ -23,7 +23,9 @@ from worker.domain.canonical import (
     canonical_bytes,
     canonical_text,
     hash_of,
+    parse_canonical,
     parse_strict,
+    read_written,
     sha256_hex,
 )
 from worker.domain.errors import Invalid
@@ -265,6 +267,26 @@ def test_what_was_written_is_read_back(value: Any) -> None:
     read = parse_strict(written, max_bytes=len(written))
     assert read == value
     assert canonical_bytes(read) == written
+
+
+@given(values)
+def test_what_this_process_wrote_may_be_read_unchecked(value: Any) -> None:
+    """Bytes of our own give the same value, of the same types, as the strict parser's."""
+    written = canonical_bytes(value)
+    assert repr(read_written(written)) == repr(parse_strict(written, max_bytes=len(written)))
+
+
+@given(values, st.sampled_from([None, 1]), st.booleans())
+@example(None, None, False)
+@example(["é"], None, True)
+def test_only_canonical_spelling_is_parsed_as_canonical(value: Any, indent: Any, ascii_only: bool) -> None:
+    """A text is read where it is what would be written of its value, and refused in every other spelling."""
+    written = canonical_text(value)
+    assert repr(parse_canonical(written, max_bytes=1_000_000)) == repr(parse_strict(written, max_bytes=1_000_000))
+    spelled = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    if spelled != written:
+        with pytest.raises(Invalid):
+            parse_canonical(spelled, max_bytes=1_000_000)
 
 
 @given(values, st.sampled_from([None, 1, "\t"]), st.booleans())

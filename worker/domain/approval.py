@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from worker.domain.canonical import canonical_text, hash_of, parse_strict
+from worker.domain.canonical import hash_of, parse_canonical
 from worker.domain.change import ContentType, Provider
 from worker.domain.document import Document, Hash, JsonObject, Locale, Seconds, Token, parse_document
 from worker.domain.errors import Blocked, Invalid
@@ -124,13 +124,14 @@ def check_approval(text: str, signature: str, trust: TrustSet, *, repeated: Mapp
     `job_id`, `result_sha256`, `approved_at`, ...). Raises `Blocked("release.approval.tampered")` when bytes, id, shape,
     signature or any repeated member do not agree.
     """
-    document = parse_strict(text, max_bytes=LONGEST_APPROVAL_BYTES, code=TAMPERED)
+    try:
+        document = parse_canonical(text, max_bytes=LONGEST_APPROVAL_BYTES)
+    except Invalid:
+        raise _tampered("its bytes are no canonical JSON") from None
     try:
         approval = parse_document(Approval, document, area="release.approval")
     except Invalid as refused:
         raise _tampered(f"it is no approval at {refused.path}") from None
-    if canonical_text(document) != text:
-        raise _tampered("its bytes are not canonical")
     if approval_id_of(document) != approval.approval_id:
         raise _tampered("its id is not derived from its content")
     for name, value in repeated.items():

@@ -46,22 +46,21 @@ def parse_strict(data: bytes | str, *, max_bytes: int, code: str = JSON_INVALID)
     lone surrogates, anything after the value. A number without a fraction is an int however it was written, so `1.0`,
     `1` and `-0` have the values of their canonical forms.
     """
+    return _parse(_bytes_of(data, max_bytes, code), code)[0]
+
+
+def parse_canonical(data: bytes | str, *, max_bytes: int, code: str = JSON_INVALID) -> Any:
+    """Parse as `parse_strict` does, and refuse with `Invalid(code)` what `canonical_bytes` would not write like that."""
     raw = _bytes_of(data, max_bytes, code)
-    try:
-        _check_marks(raw)
-        known = _read_canonical(raw)
-        if known is not None:
-            return known
-        text = raw.decode("utf-8")
-        value = _DECODER.decode(text)
-        if _SURROGATE_ESCAPE.search(text) is not None:
-            _check_surrogates(value)
-    except _RefusedError as refusal:
-        raise Invalid(code, str(refusal)) from None
-    except ValueError:
-        # Decoder errors quote their input position and sometimes their input: the sentence is ours alone.
-        raise Invalid(code, "the input is not strict JSON in UTF-8") from None
+    value, is_canonical = _parse(raw, code)
+    if not is_canonical and canonical_bytes(value) != raw:
+        raise Invalid(code, "the JSON is not canonical")
     return value
+
+
+def read_written(raw: bytes) -> Any:
+    """Return the value of bytes that `canonical_bytes` returned in this process: unchecked, so for no others."""
+    return orjson.loads(raw)
 
 
 def canonical_bytes(value: Any) -> bytes:
@@ -151,6 +150,25 @@ def _bytes_of(data: object, max_bytes: int, code: str) -> bytes:
     if data.startswith(b"\xef\xbb\xbf"):
         raise Invalid(code, "the input begins with a byte order mark")
     return data
+
+
+def _parse(raw: bytes, code: str) -> tuple[Any, bool]:
+    """Return the value, and whether the bytes were found to be canonical on the way; false says nothing."""
+    try:
+        _check_marks(raw)
+        known = _read_canonical(raw)
+        if known is not None:
+            return known, True
+        text = raw.decode("utf-8")
+        value = _DECODER.decode(text)
+        if _SURROGATE_ESCAPE.search(text) is not None:
+            _check_surrogates(value)
+    except _RefusedError as refusal:
+        raise Invalid(code, str(refusal)) from None
+    except ValueError:
+        # Decoder errors quote their input position and sometimes their input: the sentence is ours alone.
+        raise Invalid(code, "the input is not strict JSON in UTF-8") from None
+    return value, False
 
 
 def _read_canonical(raw: bytes) -> Any:
