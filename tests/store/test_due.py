@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, delete, insert
 
 from tests.store.due_rows import NOW, put
 from worker.store.due import EVIDENCE_ROWS, stamp_due_evidence
 from worker.store.engine import writing
-from worker.store.schema import breakers, pauses
+from worker.store.schema import breakers, events, pauses
 
 
 def sweep(engine: Engine, now: float, room: int = 9) -> list[str]:
@@ -17,7 +17,7 @@ def sweep(engine: Engine, now: float, room: int = 9) -> list[str]:
     return [one["event_id"] for one in found.wakes]
 
 
-@pytest.mark.parametrize("held_by", ["pause", "breaker"])
+@pytest.mark.parametrize("held_by", ["pause", "breaker", "no event"])
 def test_what_is_held_hides_nothing_that_is_due_behind_it(engine: Engine, held_by: str) -> None:
     """More held rows than one look reads, all due for longer: the others are woken at once, and again after the bound.
 
@@ -31,6 +31,8 @@ def test_what_is_held_hides_nothing_that_is_due_behind_it(engine: Engine, held_b
         conn.execute(insert(breakers).values(name="tried", open_until_at=NOW - 1, updated_at=NOW, **closed))
         if held_by == "pause":
             conn.execute(insert(pauses).values(scope="site", name="site-a", owner="o", reason="r", paused_at=NOW))
+        elif held_by == "no event":
+            conn.execute(delete(events).where(events.c.site_id == "site-a"))
         else:
             conn.execute(insert(breakers).values(name="held", open_until_at=NOW + 500, updated_at=NOW, **closed))
     both = ["sound-site-b-0", "tried-site-c-0"]

@@ -79,7 +79,7 @@ def stamp_due_evidence(conn: Connection, *, room: int, recovery_seconds: float, 
     at = clock(conn, now)
     is_due = and_(text(DUE.replace("status", "evidence.status")), evidence.c.next_attempt_at <= at)
     rows = _look(conn, _first_due(at, recovery_seconds), at)
-    if len(rows) == EVIDENCE_ROWS and sum(row.is_wanted for row in rows) < room:
+    if len(rows) == EVIDENCE_ROWS and sum(bool(row.is_wanted) for row in rows) < room:
         rows += _look(conn, _due_behind(conn, at, recovery_seconds), at)
     wakes = tuple(dict.fromkeys(row.event_id for row in rows if row.is_wanted))[:room]
     named = row_source(conn, "named", {"id": String}, "named")
