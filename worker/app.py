@@ -6,6 +6,7 @@ its configuration; the services are built when the first task asks for them, onc
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import signal
@@ -208,6 +209,13 @@ def _end_child(number: int, _frame: FrameType | None) -> None:
         return  # the work is finished first; then the parent ends this child
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+@signals.worker_ready.connect
+def _leave_out_what_stays(**_: Any) -> None:
+    """Spare the garbage collector all that was loaded by now: looking through it stops the process for 80 ms each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @signals.worker_ready.connect
