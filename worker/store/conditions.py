@@ -118,10 +118,8 @@ def is_row_sound(
     ]
     if of_sqlite:  # a column there holds what was put into it
         numbers += [func.typeof(row[name]) == "integer" for name in ("attempts", "max_attempts")]
-    texts = [
-        _are_tokens(of_sqlite, [row[name] for name in tokens]),
-        _are_hashes(of_sqlite, [row[name] for name in hashes]),
-    ]
+    kinds = ((_are_tokens, [row[name] for name in tokens]), (_are_hashes, [row[name] for name in hashes]))
+    texts = [are_sound(of_sqlite, columns) for are_sound, columns in kinds if columns]
     lease = (row.lease_owner, row.lease_token, row.lease_expires_at)
     is_free = and_(row.status != LEASED, *(column.is_(None) for column in lease))
     is_held = and_(

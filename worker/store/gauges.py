@@ -230,7 +230,9 @@ def quarantined(conn: Connection, *, most: int = MOST_ROWS) -> Counted:
     counts = {}
     for name, table, poison in (("evidence", "evidence", EVIDENCE_POISON), ("delivery", "deliveries", DELIVERY_POISON)):
         statement = f"""
-        SELECT count(*) AS rows FROM (SELECT 1 FROM {table} WHERE {poison} ORDER BY updated_at LIMIT :most) kept
+        SELECT count(*) AS rows FROM (
+          SELECT 1 FROM {table} WHERE status = 'failed' AND {poison} ORDER BY updated_at LIMIT :most
+        ) kept
         """  # noqa: S608
         counts[name] = _rows(conn, statement, most=most)[0]["rows"]
     return Counted(counts=counts, is_capped=max(counts.values()) >= most)

@@ -25,7 +25,7 @@ CREATE INDEX release_runs_by_status ON release_runs (status);
 
 CREATE INDEX evidence_succeeded ON evidence (updated_at, request_id) WHERE status = 'succeeded';
 
-CREATE INDEX evidence_quarantined ON evidence (updated_at) WHERE last_error_code = 'evidence.quarantined';
+CREATE INDEX evidence_quarantined ON evidence (updated_at) WHERE {POISON};
 
 CREATE INDEX deliveries_quarantined ON deliveries (updated_at) WHERE last_error_code = 'cms.delivery.quarantined';
 
@@ -71,6 +71,8 @@ CREATE TABLE event_traces (
 
 def upgrade() -> None:
     """Create every table and index."""
-    auto_id = "INTEGER" if op.get_bind().dialect.name == "sqlite" else "BIGSERIAL"
-    for statement in DDL.replace("{AUTO_ID}", auto_id).split(";\n\n"):
+    is_sqlite = op.get_bind().dialect.name == "sqlite"
+    auto_id = "INTEGER" if is_sqlite else "BIGSERIAL"
+    poison = "status = 'failed'" if is_sqlite else "last_error_code = 'evidence.quarantined'"
+    for statement in DDL.replace("{AUTO_ID}", auto_id).replace("{POISON}", poison).split(";\n\n"):
         op.execute(statement)
