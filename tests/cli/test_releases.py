@@ -191,7 +191,9 @@ def test_watch_without_an_event_follows_all_open_ones(locseal: Callable[..., Any
     assert locseal("releases", "watch", "event-1", "--site", "site-1").code == 2
     prepare_delivery(home.services, "event-1")
     publish_delivery(with_cms(home)[0], "event-1")
-    assert (locseal("releases", "watch").code, locseal("releases", "watch", "--json").out) == (0, "")
+    over = locseal("releases", "watch")
+    assert (over.code, over.out) == (0, "no such event is open\n")
+    assert locseal("releases", "watch", "--json").out == ""
 
 
 def test_watch_draws_a_table_on_a_terminal(home: Home, locseal: Callable[..., Any]) -> None:

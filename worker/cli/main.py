@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -119,8 +120,14 @@ def _plain(command: Any) -> Any:
     command.rich_markup_mode = None
     command.params = [one for one in command.params if one.name not in {"install_completion", "show_completion"}]
     for below in getattr(command, "commands", {}).values():
+        below.short_help = _first_sentence(below.help or "")  # whole: click's own cut ends within a word's meaning
         _plain(below)
     return command
+
+
+def _first_sentence(text: str) -> str:
+    """Return how a help text begins, up to its first stop, semicolon or colon, as one sentence on one line."""
+    return re.split(r"[.;:](?:\s|$)", " ".join(text.split()), maxsplit=1)[0] + "."
 
 
 def _exists(module: str) -> bool:

@@ -116,8 +116,10 @@ def watch(
                     output.put_line(line)
             said = frozenset(lines)
             if is_over:
-                return
+                break
             time.sleep(interval)
+    if event is None and not as_json:
+        output.put_line("no such event is open")
 
 
 def _look(

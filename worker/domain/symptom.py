@@ -121,7 +121,7 @@ RULES: Final[Mapping[str, Rule]] = {
 def found(code: str, what: str, *, fix: str | None = None, **filled: str) -> Symptom:
     """Return a symptom of a known code; `filled` goes into the command of its rule, `fix` stands for the rule's own."""
     rule = RULES[code]
-    command = rule.command.format(**filled) if rule.command is not None else None
+    command = rule.command.format(**filled).strip() if rule.command is not None else None
     return Symptom(code=code, severity=rule.severity, what=what, fix=fix or rule.fix, command=command)
 
 
