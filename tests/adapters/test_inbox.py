@@ -67,11 +67,13 @@ def test_headers_are_of_our_own_making() -> None:
         "id": "task-1", "root_id": f"{MARKER} {MARKER}", "parent_id": ["x"], "task": "evidence.collect", "eta": "2999-01-01T00:00:00",
         "expires": "2001-01-01T00:00:00", "shadow": MARKER, "argsrepr": MARKER, "kwargsrepr": MARKER, "origin": MARKER,
         "stamps": {MARKER: MARKER}, "stamped_headers": [MARKER], "group": MARKER, "timelimit": [1, 1], "retries": 7,
+        "traceparent": MARKER,
     }  # fmt: skip
     cleaned = _clean_headers("evidence.collect", foreign, {"version": 1, "event_id": "e-1"})
     assert cleaned == {
         "lang": "py", "task": "evidence.collect", "id": "task-1", "root_id": None, "parent_id": None, "retries": 0, "eta": None,
         "expires": None, "timelimit": [None, None], "argsrepr": "", "kwargsrepr": "event_id='e-1'", "ignore_result": True,
+        "traceparent": None,
     }  # fmt: skip
 
 
