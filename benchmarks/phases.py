@@ -13,10 +13,10 @@ from typing import Any
 
 from benchmarks.answers import Answers
 from benchmarks.our_services import services_on
-from benchmarks.our_worker import StubProvider
 from benchmarks.rounds import fresh_work
 from benchmarks.servers import Servers, cpu_seconds
 from benchmarks.sides import Kept, Ours
+from benchmarks.stub_provider import StubProvider
 from worker.flow.collect_evidence import collect_evidence
 from worker.flow.prepare_delivery import prepare_delivery
 

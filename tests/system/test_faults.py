@@ -67,7 +67,7 @@ def test_a_frozen_redis(fleet: LocalFleet, sqlite_stage: Stage, signed: str) -> 
 
 
 def test_a_stopped_worker_finishes_what_it_has(fleet: LocalFleet, sqlite_stage: Stage, signed: str) -> None:
-    """SIGTERM during the calls: they are settled, nothing is lost, and the exit code is 0."""
+    """SIGTERM during the calls: they are settled, their delivery is prepared, none is sent, and the exit code is 0."""
     stage = sqlite_stage
     stage.control({"provider": {"hold": True}})
     worker = started(fleet)
@@ -77,7 +77,7 @@ def test_a_stopped_worker_finishes_what_it_has(fleet: LocalFleet, sqlite_stage: 
     wait_for(lambda: "worker.draining" in worker.log_text(), worker, "the drain")
     stage.control({"provider": {}})
     assert worker.stop(60) == 0
-    assert facts(stage) == Facts(approvals=27, deliveries=0, delivered=0, acknowledgements=0, leased=0, rejections=0)
+    assert facts(stage) == Facts(approvals=27, deliveries=1, delivered=0, acknowledgements=0, leased=0, rejections=0)
     started(fleet)
     fleet.start_beat()
     wait_for(lambda: is_delivered(stage), None, "the delivery")
