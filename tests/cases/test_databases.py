@@ -30,7 +30,9 @@ def test_95_forked_children_have_connections_of_their_own(
     assert (facts(stage), attempts(stage)) == (DONE, [1] * 27)
     assert [posts for _, posts in published(stage)] == [1]
     log = worker.log_text()
-    assert not [word for word in ("database.unavailable", "database.busy", "task.failed", "SSL", "protocol") if word in log]
+    assert not [
+        word for word in ("database.unavailable", "database.busy", "task.failed", "SSL", "protocol") if word in log
+    ]
 
 
 def test_97_no_transaction_is_open_during_a_call(fleet: LocalFleet, postgres_stage: Stage, signed: str) -> None:

@@ -222,7 +222,9 @@ evidence = Table(
         "evidence_quarantined",
         "updated_at",
         postgresql_where=text(EVIDENCE_POISON),
-        sqlite_where=text("status = 'failed'"),  # SQLite drops no column that an index speaks of, and one may be repaired
+        sqlite_where=text(
+            "status = 'failed'"
+        ),  # SQLite drops no column that an index speaks of, and one may be repaired
     ),
     Index(
         "evidence_leased",
