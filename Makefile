@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.from-lock
 
-.PHONY: help setup demo flower test chaos check audit-deps sbom lock clean
+.PHONY: bench help setup demo flower test chaos check audit-deps sbom lock clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
