@@ -8,6 +8,7 @@ from typing import Any
 from tests.builders import NOW, Keyring, approval_for, change_event, parsed, request_for, results_for, signed_submission
 from worker.domain.signature import SignedDocument
 from worker.flow.accept_submission import accept_submission
+from worker.flow.prepare_delivery import prepare_delivery
 from worker.flow.services import Services
 from worker.store.approvals import StoredApproval, insert_approvals
 from worker.store.engine import writing
@@ -62,3 +63,12 @@ def approved_event(services: Services, keys: Keyring, **changes: Any) -> dict[st
     submit(services, keys, event)
     approve(services, keys, event)
     return event
+
+
+def prepared_events(services: Services, keys: Keyring, count: int, **changes: Any) -> list[str]:
+    """Return the ids of so many events whose deliveries are prepared, each of a source of its own."""
+    names = [f"event-{n}" for n in range(count)]
+    for name in names:
+        approved_event(services, keys, event_id=name, source_id=f"s-{name}", **changes)
+        prepare_delivery(services, name)
+    return names

@@ -11,13 +11,12 @@ import pytest
 from sqlalchemy import Engine, Table
 
 from tests.builders import NOW, Keyring
-from tests.delivery_builders import approved_event
+from tests.delivery_builders import prepared_events
 from tests.fake_cms import FakeCms
 from worker.domain.breaker import CMS, BreakerState
 from worker.domain.errors import Blocked
 from worker.domain.hold import Closure
 from worker.domain.waiting import waiting_sentence
-from worker.flow.prepare_delivery import prepare_delivery
 from worker.flow.publish_delivery import publish_delivery
 from worker.flow.services import Services
 from worker.flow.sweep_fleet import sweep_fleet
@@ -40,15 +39,6 @@ def fleet(services: Services, cms: FakeCms) -> Services:
     return replace(services, cms=lambda _site_id: cms)
 
 
-def prepare(fleet: Services, keys: Keyring, count: int) -> list[str]:
-    """Return events that are prepared to be published, each of a source of its own."""
-    names = [f"event-{n}" for n in range(count)]
-    for name in names:
-        approved_event(fleet, keys, event_id=name, source_id=f"s-{name}")
-        prepare_delivery(fleet, name)
-    return names
-
-
 def publish(fleet: Services, names: list[str], now: float) -> list[str]:
     """Give each event one visit; return where they stand."""
     moment = replace(fleet, now=lambda: now)
@@ -67,7 +57,7 @@ def test_an_outage_of_an_hour_burns_no_attempts(
     fleet: Services, cms: FakeCms, keys: Keyring, rows: Rows, engine: Engine
 ) -> None:
     """Eight deliveries: five fail once, then one probe a time; all are delivered after it, at most two attempts each."""
-    names = prepare(fleet, keys, 8)
+    names = prepared_events(fleet, keys, 8)
     cms.sends = list(DOWN)
     for step in range(60):
         publish(fleet, names, NOW + 60.0 * step)
@@ -85,7 +75,7 @@ def test_a_delivery_in_doubt_probes_by_its_look_up(
     fleet: Services, cms: FakeCms, keys: Keyring, rows: Rows, engine: Engine
 ) -> None:
     """A send gives way to a look-up that is due; the look-up's fault leaves it due at once, when the breaker lets it."""
-    names = prepare(fleet, keys, 6)
+    names = prepared_events(fleet, keys, 6)
     cms.sends = ["lost", *["down"] * 4]
     publish(fleet, names[:5], NOW)
     assert state(engine).is_open
@@ -106,7 +96,7 @@ def test_a_probe_that_may_have_arrived_stays_in_doubt(
     fleet: Services, cms: FakeCms, keys: Keyring, rows: Rows, engine: Engine
 ) -> None:
     """Its attempt is returned, its doubt is not: the next call about it is a look-up."""
-    names = prepare(fleet, keys, 6)
+    names = prepared_events(fleet, keys, 6)
     cms.sends = [*["down"] * 5, "timeout"]
     publish(fleet, names, NOW)
     publish(fleet, [names[5]], NOW + 5.0)
@@ -118,7 +108,7 @@ def test_a_probe_that_may_have_arrived_stays_in_doubt(
 
 def test_refusals_and_healthy_work_write_no_breaker(fleet: Services, cms: FakeCms, keys: Keyring, rows: Rows) -> None:
     """Neither an acceptance nor a definite refusal is a fault of the other side."""
-    names = prepare(fleet, keys, 7)
+    names = prepared_events(fleet, keys, 7)
     cms.sends = ["accept", "refuse", "refuse", "refuse", "refuse", "refuse", "stale"]
     for name in names:
         with suppress(Blocked):  # what a refused delivery says of itself
@@ -131,7 +121,7 @@ def test_a_retry_after_holds_all_deliveries_of_the_site(
     fleet: Services, cms: FakeCms, keys: Keyring, rows: Rows, engine: Engine
 ) -> None:
     """One 429 that names two minutes: the other is not sent before; sentence and sweep respect it."""
-    names = prepare(fleet, keys, 2)
+    names = prepared_events(fleet, keys, 2)
     cms.sends = ["not_now"]
     assert publish(fleet, names, NOW) == ["delivery_ready", "delivery_ready"]
     assert (len(cms.requests), by_event(rows)[names[1]]["attempts"]) == (1, 0)

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, Table, update
 
 from tests.builders import NOW, Keyring
-from tests.delivery_builders import approved_event
+from tests.delivery_builders import approved_event, prepared_events
 from tests.fake_cms import FakeCms
 from tests.fakes import FixedPolicies, RecordingQueue
 from worker.domain.errors import Blocked
@@ -37,15 +37,6 @@ def fleet(services: Services, cms: FakeCms) -> Services:
     return replace(services, cms=lambda _site_id: cms)
 
 
-def prepare(fleet: Services, keys: Keyring, count: int) -> list[str]:
-    """Return events that are prepared to be published, each of a source of its own."""
-    names = [f"event-{n}" for n in range(count)]
-    for name in names:
-        approved_event(fleet, keys, event_id=name, source_id=f"s-{name}", target_locales=["de"])
-        prepare_delivery(fleet, name)
-    return names
-
-
 def publish(fleet: Services, names: list[str], now: float) -> list[str]:
     moment = replace(fleet, now=lambda: now)
     return [publish_delivery(moment, name).status for name in names]
@@ -60,7 +51,7 @@ def test_a_site_has_no_more_calls_open_than_its_bound(
 ) -> None:
     """While one send is open another waits with no lease and no attempt; the one that ends wakes it."""
     policies.policy = limited(concurrent_calls=1)
-    first, second = prepare(fleet, keys, 2)
+    first, second = prepared_events(fleet, keys, 2, target_locales=["de"])
     queue.take()
     met: list[str] = []
     inside = replace(fleet, cms=lambda _site_id: replace(cms, during_send=None))
@@ -78,7 +69,7 @@ def test_a_rate_is_never_passed(
 ) -> None:
     """Two a second: two at once, and one each half second after; what waits keeps its attempts."""
     policies.policy = limited(calls_per_second=2)
-    names = prepare(fleet, keys, 6)
+    names = prepared_events(fleet, keys, 6, target_locales=["de"])
     counts = []
     for seconds in (0.0, 0.1, 0.5, 0.9, 1.0):
         publish(fleet, names, NOW + seconds)
@@ -93,7 +84,7 @@ def test_a_rate_is_reached_without_the_sweeper(
     """Whoever waits for the rate is woken when it allows the next call; each visit wakes one that follows."""
     live = replace(fleet, now=lambda: None)
     policies.policy = limited(calls_per_second=20)
-    names = prepare(live, keys, 24)
+    names = prepared_events(live, keys, 24, target_locales=["de"])
     queue.take()
     arrived = threading.Event()
     todo = [names[0]]
@@ -121,7 +112,7 @@ def test_a_look_up_counts_too(
 ) -> None:
     """And so does the send that follows its absent, which delays whoever comes next."""
     policies.policy = limited(calls_per_second=1)
-    first, second = prepare(fleet, keys, 2)
+    first, second = prepared_events(fleet, keys, 2, target_locales=["de"])
     cms.sends = ["timeout"]
     publish(fleet, [first], NOW)
     cms.lookups = ["absent"]
@@ -133,7 +124,7 @@ def test_a_look_up_counts_too(
 
 def test_sites_without_bounds_write_nothing(fleet: Services, keys: Keyring, rows: Rows) -> None:
     """No row of a limit."""
-    assert publish(fleet, prepare(fleet, keys, 1), NOW) == ["delivered"]
+    assert publish(fleet, prepared_events(fleet, keys, 1, target_locales=["de"]), NOW) == ["delivered"]
     assert rows(limits) == []
 
 
@@ -142,7 +133,7 @@ def test_racing_workers_share_one_rate(
 ) -> None:
     """Four threads on two engines publish twelve deliveries at one moment: three are sent."""
     policies.policy = limited(calls_per_second=3)
-    names = prepare(fleet, keys, 12)
+    names = prepared_events(fleet, keys, 12, target_locales=["de"])
     other = open_engine(engine.url)
 
     def work(mine: Engine, part: list[str]) -> None:
@@ -167,7 +158,7 @@ def test_the_send_with_the_fewest_attempts_probes(
 ) -> None:
     """Whoever comes first, the one that never failed tries; and where it may not be sent, whoever came does."""
     policies.policy = SitePolicy(delivery_breaker=Breaker(opens_after_failures=2, open_seconds=5))
-    names = prepare(fleet, keys, 3)
+    names = prepared_events(fleet, keys, 3, target_locales=["de"])
     cms.sends = ["down", "down"]
     publish(fleet, names[:2], NOW)
     cms.sends = ["down"]
