@@ -313,7 +313,7 @@ def test_files_that_another_package_overwrote(wheel: Path, tmp_path: Path, home:
         return {one["code"]: one for one in json.loads(done.stdout)["symptoms"]}
 
     sound = told()
-    assert not [code for code in sound if code.startswith("package.")], sound
+    assert [one for code, one in sound.items() if code.startswith("package.")] == []
     (target / "tasks" / "__init__.py").write_text('"""Somebody else\'s."""\n')
     other = target / "celery_helpers-1.0.dist-info"
     other.mkdir()
