@@ -71,7 +71,7 @@ def _lines(found: Diagnosis) -> Iterator[str]:
             yield f"  run:  {one.command}"
     counts = Counter(one.severity for one in found.symptoms)
     yield ""
-    yield f"{counts['error']} errors, {counts['warning']} warnings, {counts['note']} notes"
+    yield ", ".join(output.counted(counts[severity], severity) for severity in ("error", "warning", "note"))
 
 
 def _value(value: Any) -> str:
